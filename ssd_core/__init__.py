@@ -1,0 +1,36 @@
+"""Spatial speculative decoding of autoregressive image models: a self-contained decoder.
+
+>>> backbone = load_backbone()
+>>> heads = load_heads(backbone)
+>>> result = generate(backbone, "a cat on grass", heads=heads, seed=1)
+"""
+
+from .errors import SSDError, StopRequested
+from .families import load_backbone
+from .families.base import Backbone
+from .generate import Generation, generate
+from .heads import SpatialHeads
+from .load import load_heads
+from .report import Report, RowsEvent
+from .sampling import Sampling
+from .schedule import AR, Rolling, Rounds, Schedule
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AR",
+    "Backbone",
+    "Generation",
+    "Report",
+    "Rolling",
+    "Rounds",
+    "RowsEvent",
+    "SSDError",
+    "Sampling",
+    "Schedule",
+    "SpatialHeads",
+    "StopRequested",
+    "generate",
+    "load_backbone",
+    "load_heads",
+]

@@ -1,0 +1,8 @@
+"""`python -m ssd_core`: see `cli`."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""`generate`: draw, write the files, report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..generate import Generation
+from ..report import RowsEvent
+from .arguments import GenerateOptions
+from .files import Target, picture_name, png_bytes, tokens_bytes, write
+from .progress import ProgressBar
+from .rows_gif import RowsRecorder
+from .setup import Setup, load, schedule_of
+from .summary import report_text
+
+
+def draw(options: GenerateOptions) -> None:
+    """Draw the prompts once and print a report (text or JSON)."""
+    target = prepare_outputs(options)
+    setup = load(options)
+    recorder = RowsRecorder() if options.rows_gif else None
+    with ProgressBar(options.progress) as bar:
+
+        def on_rows(event: RowsEvent) -> None:
+            bar.on_rows(event)
+            if recorder is not None:
+                recorder.on_rows(event)
+
+        result = setup.draw(schedule_of(options), on_rows)
+    files = save(setup, result, target)
+    if recorder is not None and options.rows_gif is not None:
+        files.append(write(options.rows_gif, recorder.gif_bytes(setup.backbone)))
+    if options.json:
+        report = {**result.report.to_dict(), "prompts": options.prompts, "files": [str(file) for file in files]}
+        print(json.dumps(report, allow_nan=False))
+    else:
+        print(report_text(options.prompts, result, files))
+
+
+def prepare_outputs(options: GenerateOptions) -> Target:
+    """Read `-o` and create the folders of all outputs, so that a bad path fails before the drawing."""
+    target = Target.read(options.output)
+    target.make_folder()
+    for file in (options.tokens_out, options.rows_gif):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_dir():
+                raise IsADirectoryError(21, "is a folder, expected a file name", str(file))
+    return target
+
+
+def save(setup: Setup, result: Generation, target: Target, mark: str = "") -> list[Path]:
+    """Write every picture, and the tokens if asked for. `mark` goes into the pictures' names."""
+    pictures = setup.pictures()
+    files = []
+    for number, (prompt, seed) in enumerate(pictures, start=1):
+        data = png_bytes(result.images[number - 1], prompt, settings_of(result, prompt, seed))
+        files.append(target.save(data, picture_name(prompt, seed), number, len(pictures), mark))
+    if setup.options.tokens_out is not None and not mark:
+        settings = settings_of(result, setup.options.prompts, setup.options.seed)
+        files.append(write(setup.options.tokens_out, tokens_bytes(result.tokens, settings)))
+    return files
+
+
+def settings_of(result: Generation, prompt: str | list[str], seed: int) -> dict[str, Any]:
+    """What it takes to draw a picture again."""
+    report = result.report
+    return {
+        "prompt": prompt,
+        "seed": seed,
+        "decoder": report.decoder,
+        "grid": list(report.grid),
+        **report.settings,
+        "version": __version__,
+    }

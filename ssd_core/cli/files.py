@@ -1,0 +1,132 @@
+"""Writing results: names that clobber nothing by accident, and files that are whole or not there at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+from PIL import Image, PngImagePlugin
+from torch import Tensor
+
+from .. import __version__
+from ..errors import SSDError
+
+SOFTWARE = f"spatial-speculative-decoding {__version__}"
+# One key of our own for the settings: ComfyUI and others read "prompt", "workflow" and "parameters" as their own data.
+SETTINGS_KEY = "ssd"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where pictures go: an exact file that is overwritten, or a folder in which nothing is."""
+
+    path: Path
+    is_file: bool
+
+    @classmethod
+    def read(cls, text: str) -> Target:
+        """`-o`'s argument: a name that ends in .png is a file, one without an ending (or a folder) is a folder."""
+        path = Path(text).expanduser()
+        if text.endswith(("/", os.sep)) or path.is_dir():
+            return cls(path, is_file=False)
+        if path.suffix.lower() == ".png":
+            return cls(path, is_file=True)
+        if path.suffix:
+            raise SSDError(f"-o: got {text!r}, expected a name ending in .png or a folder; end a folder's name with /")
+        return cls(path, is_file=False)
+
+    def make_folder(self) -> None:
+        """Create what is missing, so that a bad path fails before the drawing and not after it."""
+        (self.path.parent if self.is_file else self.path).mkdir(parents=True, exist_ok=True)
+
+    def save(self, data: bytes, name: str, number: int, of: int, mark: str = "") -> Path:
+        """Write picture `number` (from 1) `of` several; `name` serves in a folder. Returns the path written."""
+        if self.is_file:
+            part = f"{mark}-{number}" if of > 1 else mark
+            return write(self.path.with_name(f"{self.path.stem}{part}{self.path.suffix}"), data)
+        return write_new(self.path, f"{name}{mark}", ".png", data)
+
+
+def picture_name(prompt: str, seed: int) -> str:
+    """`a cat, on grass`, 7 -> `a-cat-on-grass-7`; safe on every file system."""
+    slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:60].rstrip("-")
+    return f"{slug or 'picture'}-{seed}"
+
+
+def png_bytes(image: Tensor, prompt: str, settings: dict[str, Any]) -> bytes:
+    """Image [height, width, 3] in 0..1 -> PNG with Description, Software and, as JSON, `settings`."""
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("Description", prompt)
+    info.add_text("Software", SOFTWARE)
+    info.add_itxt(SETTINGS_KEY, json.dumps(settings, ensure_ascii=False))
+    stream = io.BytesIO()
+    Image.fromarray(to_bytes(image)).save(stream, format="PNG", pnginfo=info)
+    return stream.getvalue()
+
+
+def to_bytes(image: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Values 0..1 -> 0..255, rounded, same shape."""
+    return (image.detach().cpu().clamp(0, 1) * 255).round().numpy().astype(np.uint8)
+
+
+def tokens_bytes(tokens: Tensor, settings: dict[str, Any]) -> bytes:
+    """Codes int64 [batch, rows, cols] -> a safetensors file with one tensor `tokens` and the settings as metadata."""
+    metadata = {"software": SOFTWARE, SETTINGS_KEY: json.dumps(settings, ensure_ascii=False)}
+    return safetensors.torch.save({"tokens": tokens.cpu().contiguous()}, metadata=metadata)
+
+
+def write(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all, replacing an old one."""
+    with _partial(path.parent, data) as partial:
+        partial.replace(path)
+    return path
+
+
+def write_new(folder: Path, name: str, suffix: str, data: bytes) -> Path:
+    """Write a file that was not there: `name`, else `name-2`, `name-3` … Returns its path."""
+    with _partial(folder, data) as partial:
+        number = 1
+        while True:
+            path = folder / (f"{name}{suffix}" if number == 1 else f"{name}-{number}{suffix}")
+            try:
+                path.touch(exist_ok=False)  # claims the name, from other processes too
+                break
+            except FileExistsError:
+                number += 1
+        try:
+            partial.replace(path)
+        except BaseException:
+            path.unlink()
+            raise
+    return path
+
+
+@contextmanager
+def _partial(folder: Path, data: bytes) -> Iterator[Path]:
+    """A temporary file in `folder` with `data`; whatever interrupts leaves nothing behind."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".ssd-", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        partial.chmod(0o666 & ~_umask())
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """mkstemp makes private files; pictures get the mode that any other new file gets."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

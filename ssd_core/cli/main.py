@@ -1,0 +1,54 @@
+"""From arguments to an exit code: 0 done, 2 bad input, 130 stopped by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ..errors import SSDError
+from .arguments import GenerateOptions, WordsOptions, parse
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command (`arguments`: None for sys.argv). What the user can mend becomes one line on stderr."""
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        _run(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of `words | head` has left; without this Python complains once more while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SSDError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {_describe(error)}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def _run(options: GenerateOptions | WordsOptions) -> None:
+    # Imported late: they bring torch, and a mistyped option should not wait for it.
+    if isinstance(options, WordsOptions):
+        from .words import list_words
+
+        list_words(options)
+    elif options.compare:
+        from .compare import compare
+
+        compare(options)
+    else:
+        from .draw import draw
+
+        draw(options)
+
+
+def _describe(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

@@ -1,0 +1,168 @@
+"""The options and their value checks, as argparse needs them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from .. import __version__
+from ..errors import SSDError
+
+DEFAULT_MODEL = "emoji-scenes"
+MAX_SEED = 2**64 - 1
+
+EPILOG = """\
+examples:
+  python -m ssd_core generate "two apples on a beach"
+  python -m ssd_core generate "a cat" "a dog" --seed 7 -o pictures/
+  python -m ssd_core generate "a red heart" --compare
+  python -m ssd_core words
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one SSDError instead of a usage text and an exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SSDError(f"{message}; see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; `command` names the chosen one."""
+    parser = _Parser(
+        prog="python -m ssd_core",
+        description="Draw pictures with an autoregressive image model, sped up by Spatial Speculative Decoding.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_generate(commands)
+    words = commands.add_parser("words", help="list the words that the embedded model knows", allow_abbrev=False)
+    words.add_argument("--model", default=DEFAULT_MODEL, help="model name or folder")
+    words.add_argument("--json", action="store_true", help="print a JSON list")
+    return parser
+
+
+def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "generate",
+        help="draw one picture for each prompt",
+        epilog=EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = command.add_argument
+    add("prompts", nargs="+", metavar="PROMPT", help="what to draw; quote each prompt, unquoted words make one prompt")
+    add(
+        "-o",
+        "--output",
+        default="out/",
+        metavar="FILE|DIR",
+        help="a .png FILE is overwritten (several pictures become FILE-1.png, FILE-2.png …); in a DIR nothing is "
+        "overwritten, files are numbered (default: out/)",
+    )
+
+    decoder = command.add_argument_group("decoder")
+    add = decoder.add_argument
+    add("--decoder", choices=("ar", "ssd"), default="ssd", help="plain decoding or SSD (default: ssd)")
+    add(
+        "--mode",
+        choices=("rolling", "rounds"),
+        help="SSD's schedule: a rolling window, or rounds as published (default: rolling)",
+    )
+    add("--window-rows", type=_whole(1), metavar="M", help="rolling: rows in the window")
+    add(
+        "--tolerance",
+        type=_real("a number from 0 up", lambda v: v >= 0),
+        metavar="T",
+        help="rolling: 0 is exact (the picture of plain decoding); more keeps more drafts",
+    )
+    add("--rounds", type=_whole(0), metavar="R", help="rounds: verification rounds for a block")
+    add("--rows-per-block", type=_whole(1), metavar="K", help="rounds: rows in a block")
+
+    sampling = command.add_argument_group("sampling (defaults: the model's own)")
+    add = sampling.add_argument
+    add(
+        "--cfg",
+        dest="guidance",
+        type=_real("a number from 0 up", lambda v: v >= 0),
+        metavar="W",
+        help="weight of classifier-free guidance; 1 is off",
+    )
+    add("--temperature", type=_real("a number from 0 up", lambda v: v >= 0), metavar="T", help="0 is greedy")
+    add("--top-k", type=_whole(0), metavar="K", help="0 is off")
+    add("--top-p", type=_real("a number above 0 and at most 1", lambda v: 0 < v <= 1), metavar="P", help="1 is off")
+    add("--negative", default="", metavar="PROMPT", help="what to steer away from; needs --cfg above 1")
+    add("--seed", type=_whole(0, MAX_SEED), default=0, help="picture k of a call uses seed + k (default: 0)")
+    add("--batch", type=_whole(1), default=1, metavar="N", help="pictures of the one prompt (default: 1)")
+    add(
+        "--size",
+        type=_size,
+        metavar="ROWSxCOLS",
+        help="size in codes, rows first; 24x24 codes of the embedded model are 192x192 pixels",
+    )
+
+    model = command.add_argument_group("model")
+    add = model.add_argument
+    add("--model", default=DEFAULT_MODEL, metavar="NAME|DIR", help=f"model name or folder (default: {DEFAULT_MODEL})")
+    add("--heads", metavar="FILE|none", help="heads file, or none for drafts without heads (default: the model's own)")
+    add("--device", default="cpu", help="torch device (default: cpu)")
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")
+    add("--threads", type=_whole(1), metavar="N", help="CPU threads (default: torch's choice)")
+
+    out = command.add_argument_group("output")
+    add = out.add_argument
+    add("--tokens-out", type=Path, metavar="FILE", help="also write the codes as safetensors")
+    add("--rows-gif", type=Path, metavar="FILE", help="also write an animation of the rows as they are accepted")
+    add("--json", action="store_true", help="print the report as one JSON object")
+    add("--progress", action=argparse.BooleanOptionalAction, help="progress bar (default: only on a terminal)")
+    add(
+        "--compare",
+        action="store_true",
+        help="draw the same seed with ar too; print the speed-up and the share of equal tokens",
+    )
+    add(
+        "--repeats", type=_whole(1), default=3, metavar="N", help="compare: timed runs of each, alternated (default: 3)"
+    )
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A parser of whole numbers in a range, for argparse's `type`."""
+    wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else " up")
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= (
+            most if most is not None else int(text)
+        ):
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected {wanted}")
+        return int(text)
+
+    return read
+
+
+def _real(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
+    """A parser of finite numbers that satisfy `holds`, for argparse's `type`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not holds(value):
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected {wanted}")
+        return value
+
+    return read
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d{0,3})[x×]([1-9]\d{0,3})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected rows x columns of codes such as 24x24")
+    return int(match.group(1)), int(match.group(2))

@@ -1,0 +1,113 @@
+"""From checked options to loaded parts: backbone, heads, schedule, sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..engine import OnRows, ShouldStop
+from ..errors import SSDError
+from ..families import load_backbone
+from ..families.base import Backbone
+from ..generate import Generation, generate
+from ..heads import SpatialHeads
+from ..load import load_heads
+from ..sampling import Sampling
+from ..schedule import AR, Rolling, Rounds, Schedule
+from .arguments import GenerateOptions
+from .parser import DEFAULT_MODEL
+
+HEADS_FILE = "heads.safetensors"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a run needs besides the schedule."""
+
+    options: GenerateOptions
+    backbone: Backbone
+    heads: SpatialHeads | None
+    sampling: Sampling
+
+    def draw(
+        self, schedule: Schedule, on_rows: OnRows | None = None, should_stop: ShouldStop | None = None
+    ) -> Generation:
+        """One `generate` call with the options' prompts, seed and size."""
+        options = self.options
+        single = len(options.prompts) == 1
+        return generate(
+            self.backbone,
+            options.prompts[0] if single else options.prompts,
+            heads=self.heads,
+            schedule=schedule,
+            sampling=self.sampling,
+            seed=options.seed,
+            batch=options.batch,
+            grid=options.size,
+            negative=options.negative,
+            on_rows=on_rows,
+            should_stop=should_stop,
+        )
+
+    def pictures(self) -> list[tuple[str, int]]:
+        """Prompt and seed of every picture of a run, in order."""
+        options = self.options
+        prompts = options.prompts * options.batch
+        return [(prompt, (options.seed + k) % 2**64) for k, prompt in enumerate(prompts)]
+
+
+def load(options: GenerateOptions) -> Setup:
+    """Load backbone and heads. Raises SSDError for what is missing, damaged or unusable here."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    backbone = load_backbone(options.model, device=_usable(options.device), dtype=options.dtype)
+    wishes = {
+        "guidance": options.guidance,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+    }
+    sampling = replace(backbone.default_sampling, **_given(wishes))
+    if options.negative and sampling.guidance_rows == 1:
+        raise SSDError("--negative works through guidance, got guidance 1 (off); give --cfg above 1")
+    heads = None if options.decoder == "ar" else _load_heads(options, backbone)
+    return Setup(options, backbone, heads, sampling)
+
+
+def schedule_of(options: GenerateOptions) -> Schedule:
+    """The schedule that `--decoder`, `--mode` and their settings name."""
+    if options.decoder == "ar":
+        return AR()
+    if options.mode == "rounds":
+        return Rounds(**_given({"rounds": options.rounds, "rows_per_block": options.rows_per_block}))
+    return Rolling(**_given({"window_rows": options.window_rows, "tolerance": options.tolerance}))
+
+
+def _load_heads(options: GenerateOptions, backbone: Backbone) -> SpatialHeads | None:
+    """The chosen heads; by default those that lie beside the model, or none (drafts then copy the row above)."""
+    if options.heads == "none":
+        return None
+    if options.heads is not None:
+        return load_heads(backbone, options.heads)
+    if options.model == DEFAULT_MODEL:
+        return load_heads(backbone)
+    beside = Path(options.model) / HEADS_FILE
+    return load_heads(backbone, beside) if beside.is_file() else None
+
+
+def _given(wishes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wishes.items() if value is not None}
+
+
+def _usable(name: str) -> torch.device:
+    """The torch device of that name, if a tensor can be made on it."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch raises either, by the kind of device
+        reason = str(error).splitlines()[0]
+        raise SSDError(f"--device: got {name!r}, which torch cannot use here ({reason}); try --device cpu") from error
+    return device

@@ -1,0 +1,74 @@
+"""The report that fits one screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..generate import Generation
+
+
+def report_text(prompts: list[str], result: Generation, files: list[Path]) -> str:
+    """One run: what was drawn, how, with how many forwards and in what time."""
+    report = result.report
+    seconds = report.seconds
+    phases = ", ".join(f"{name} {value:.2f}" for name, value in seconds.items() if name != "total")
+    kinds = ", ".join(f"{name} {count}" for name, count in report.forwards.items() if count)
+    codes = report.grid[0] * report.grid[1]
+    lines = [
+        *prompts,
+        _row("picture", _picture(result)),
+        _row("decoder", _decoder(result)),
+        _row("forwards", f"{report.total_forwards} for {codes} codes ({kinds})"),
+        _row("seconds", f"{seconds['total']:.2f} ({phases})"),
+        _row("speed", f"{report.tokens_per_second:.0f} codes/s"),
+    ]
+    if report.acceptance is not None:
+        ways = ", ".join(f"{name} {share:.2f}" for name, share in report.acceptance_by_direction.items())
+        lines.append(_row("acceptance", f"{report.acceptance:.2f}" + (f" (first check: {ways})" if ways else "")))
+    return "\n".join([*lines, *_files(files)])
+
+
+def comparison_text(
+    prompts: list[str], figures: dict[str, Any], result: Generation, repeats: int, files: list[Path]
+) -> str:
+    """Two decoders on the same seed; `figures` is `Comparison.to_dict()`, `result` SSD's run."""
+    ar, ssd = figures["ar"], figures["ssd"]
+    acceptance = "" if ssd["acceptance"] is None else f"   acceptance {ssd['acceptance']:.2f}"
+    runs = "one run each" if repeats == 1 else f"median of {repeats} runs each, taken in turn"
+    lines = [
+        *prompts,
+        _row("picture", _picture(result)),
+        _row("decoder", _decoder(result)),
+        _row("ar", f"{ar['seconds']:8.2f} s {ar['forwards']:6d} forwards"),
+        _row("ssd", f"{ssd['seconds']:8.2f} s {ssd['forwards']:6d} forwards{acceptance}"),
+        _row("speed-up", f"{figures['speedup']:8.2f} x {figures['forwards_ratio']:6.2f} x fewer forwards"),
+        _row("equal", f"{figures['equal_tokens']:8.1%} of the codes are those of plain decoding"),
+        _row("timing", f"{runs}, after a warm-up of both"),
+    ]
+    return "\n".join([*lines, *_files(files)])
+
+
+def _picture(result: Generation) -> str:
+    report = result.report
+    height, width = result.images.shape[1:3]
+    many = f"{report.batch} of " if report.batch > 1 else ""
+    seeds = f"seed {report.seed}" + (f" … {report.seed + report.batch - 1}" if report.batch > 1 else "")
+    return f"{many}{width}×{height} pixels, {report.grid[0]}×{report.grid[1]} codes (rows × columns), {seeds}"
+
+
+def _decoder(result: Generation) -> str:
+    settings = result.report.settings
+    schedule, sampling = settings["schedule"], settings["sampling"]
+    name = result.report.decoder if result.report.decoder == "ar" else f"ssd {result.report.decoder}"
+    shown = {key: value for key, value in {**schedule, **sampling}.items() if key != "name" and value is not None}
+    details = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
+    return f"{name} ({details}), {settings['dtype']}"
+
+
+def _files(files: list[Path]) -> list[str]:
+    return [_row("files" if number == 0 else "", str(file)) for number, file in enumerate(files)]
+
+
+def _row(name: str, value: str) -> str:
+    return f"  {name:<11}{value}"

@@ -1,0 +1,138 @@
+"""Who drafts: spatial heads, a copy of the row above, or nobody.
+
+A drafter fills the stream from ``state.drafted`` towards the wanted ends and stops where it has nothing to go by.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .coupling import Coupling
+from .families.base import Backbone
+from .heads import Direction, SpatialHeads
+from .state import COPY, HORIZONTAL, VERTICAL, DecodeState
+
+Target = Callable[[Tensor], Tensor]
+"""Features [guidance_rows, n, hidden] -> truncated guided log-weights [n, codes]."""
+
+
+class Drafter(ABC):
+    """Extends drafts; ``state.drafted`` tells afterwards how far they reach."""
+
+    name: str
+
+    @abstractmethod
+    def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
+        """Drafts every image's stream positions up to ``ends`` as far as it can."""
+
+
+class NoDrafter(Drafter):
+    """Plain decoding: each token is drawn when its own distribution is known."""
+
+    name = "none"
+
+    def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
+        pass
+
+
+class CopyDrafter(Drafter):
+    """Training-free drafts: the code above, in the first row the code to the left."""
+
+    name = "copy"
+
+    def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
+        stream = state.stream
+        images: list[int] = []
+        positions: list[int] = []
+        for image, end in enumerate(ends):
+            start = state.drafted[image]
+            if start == 0:
+                continue  # nothing to copy from
+            chosen = [i for i in range(start, end) if not stream.is_forced(i)]
+            for position in chosen:
+                source = position - stream.stride if position >= stream.stride else position - 1
+                state.tokens[image, position] = state.tokens[image, source]
+            images.extend([image] * len(chosen))
+            positions.extend(chosen)
+            state.drafted[image] = max(start, stream.skip_forced(end))
+        if positions:
+            at = state.index(images), state.index(positions)
+            state.origin[at] = COPY
+            coupling.propose_tokens(*at, state.tokens[at])
+
+
+class HeadsDrafter(Drafter):
+    """Paper section 3: vertical heads from the rows above, horizontal heads where there is no row above."""
+
+    name = "heads"
+
+    def __init__(self, backbone: Backbone, heads: SpatialHeads) -> None:
+        self._backbone = backbone
+        self._heads = heads
+
+    def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
+        jobs: dict[tuple[Direction, int], list[tuple[int, int]]] = defaultdict(list)
+        for image, end in enumerate(ends):
+            position = state.stream.skip_forced(state.drafted[image])
+            while position < end:
+                source = self._source(state, image, position)
+                if source is None:
+                    break
+                jobs[source].append((image, position))
+                position = state.stream.skip_forced(position + 1)
+            state.drafted[image] = max(state.drafted[image], position)
+        for (direction, offset), pairs in jobs.items():
+            self._draft(state, direction, offset, pairs, coupling, target)
+
+    def _source(self, state: DecodeState, image: int, position: int) -> tuple[Direction, int] | None:
+        """The direction and smallest offset whose source feature is known."""
+        computed = state.computed[image]
+        for offset in self._heads.offsets("vertical"):
+            source = position - offset * state.stream.stride
+            if source < 0:
+                break
+            if source < computed:
+                return "vertical", offset
+        offset = position - (computed - 1)
+        same_row = computed > 0 and state.stream.row_of(computed - 1) == state.stream.row_of(position)
+        if same_row and not state.stream.is_forced(computed - 1) and offset in self._heads.offsets("horizontal"):
+            return "horizontal", offset
+        return None
+
+    def _draft(
+        self,
+        state: DecodeState,
+        direction: Direction,
+        offset: int,
+        pairs: list[tuple[int, int]],
+        coupling: Coupling,
+        target: Target,
+    ) -> None:
+        at_images = state.index([image for image, _ in pairs])
+        at_positions = state.index([position for _, position in pairs])
+        step = offset * (state.stream.stride if direction == "vertical" else 1)
+        spread = (0,)
+        if direction == "vertical" and self._heads.spec.neighbours:
+            spread = (-1, 0, 1)
+        features, embeddings = [], []
+        for shift in spread:
+            sources = state.index([self._beside(state, image, position - step, shift) for image, position in pairs])
+            features.append(state.features[:, at_images, sources])  # [rows, n, hidden]
+            embeddings.append(self._backbone.embed(state.tokens[at_images, sources]))  # [n, hidden]
+        embedding = torch.cat(embeddings, dim=-1).expand(state.guidance_rows, -1, -1)
+        predicted = self._heads.head(direction, offset)(torch.cat(features, dim=-1), embedding)
+        tokens = coupling.propose(at_images, at_positions, target(predicted))
+        state.tokens[at_images, at_positions] = tokens
+        state.origin[at_images, at_positions] = VERTICAL if direction == "vertical" else HORIZONTAL
+
+    @staticmethod
+    def _beside(state: DecodeState, image: int, source: int, shift: int) -> int:
+        """The position ``shift`` columns beside ``source``, or ``source`` itself at an edge or where unknown."""
+        column = source % state.stream.stride + shift
+        inside = 0 <= column < state.stream.cols and source + shift < state.computed[image]
+        return source + shift if inside else source

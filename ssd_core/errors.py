@@ -1,0 +1,9 @@
+"""The two exceptions a caller meets: a mistake that can be mended, and a stop that was asked for."""
+
+
+class SSDError(Exception):
+    """A mistake the user can mend. The message says what was got, what was expected and what to do next."""
+
+
+class StopRequested(SSDError):
+    """``should_stop()`` returned True: the run ended early, nothing was written, the backbone is still usable."""

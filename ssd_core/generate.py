@@ -1,0 +1,102 @@
+"""``generate``: a prompt in, tokens, images and a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from .draft import CopyDrafter, Drafter, HeadsDrafter, NoDrafter
+from .engine import Engine, OnRows, ShouldStop
+from .errors import SSDError
+from .families.base import Backbone
+from .heads import SpatialHeads
+from .noise import image_seeds
+from .report import Meter, Report
+from .sampling import Sampling
+from .schedule import AR, Rolling, Schedule
+
+
+@dataclass(frozen=True)
+class Generation:
+    """``tokens``: codes int64 [batch, rows, cols]; ``images``: float32 [batch, height, width, 3] in 0..1; ``report``."""
+
+    tokens: Tensor
+    images: Tensor
+    report: Report
+
+
+def generate(
+    backbone: Backbone,
+    prompt: str | Sequence[str],
+    *,
+    heads: SpatialHeads | None = None,
+    schedule: Schedule | None = None,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    batch: int = 1,
+    grid: tuple[int, int] | None = None,
+    negative: str = "",
+    on_rows: OnRows | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Generation:
+    """Draws pictures.
+
+    ``prompt``: one text for ``batch`` images, or a list with one text per image (``batch`` must then be 1). Image k
+    draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed. ``schedule``: ``AR()``,
+    ``Rolling()`` (default: exact, three rows) or ``Rounds()``. ``heads``: who drafts; without heads the row above is
+    copied. ``grid``: (rows, cols) in codes. ``on_rows`` gets a RowsEvent whenever rows are drafted, corrected or
+    accepted; ``should_stop`` is asked before every forward. An exception from either leaves nothing behind.
+
+    Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
+    """
+    prompts = [prompt] * batch if isinstance(prompt, str) else list(prompt)
+    if not prompts or (not isinstance(prompt, str) and batch != 1):
+        raise SSDError(f"expected one prompt with batch >= 1, or a list of prompts with batch 1; got batch {batch}")
+    schedule = schedule or Rolling()
+    sampling = sampling or backbone.default_sampling
+    grid = backbone.check_grid(grid or backbone.default_grid)
+    meter = Meter()
+    drafter = _choose_drafter(backbone, heads, schedule)
+    engine = Engine(
+        backbone, backbone.stream(grid), schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
+        on_rows, should_stop,
+    )  # fmt: skip
+    with torch.inference_mode():
+        rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
+        codes = engine.run(rows)
+        with meter.phase("pixels"):
+            images = backbone.decode_pixels(codes).clamp(0, 1).float()
+    settings = {
+        "schedule": asdict(schedule),  # type: ignore[call-overload]
+        "sampling": asdict(sampling),
+        "drafts": drafter.name,
+        "backbone": backbone.name,
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "device": str(backbone.device),
+        "negative": negative,
+    }
+    report = Report(schedule.name, settings, seed, grid, len(prompts))
+    meter.fill(report)
+    report.tokens_per_second = codes.numel() / (report.seconds["total"] - report.seconds["pixels"])
+    return Generation(codes.clone(), images.clone(), report)
+
+
+def _choose_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule) -> Drafter:
+    if isinstance(schedule, AR):
+        return NoDrafter()
+    if heads is None:
+        return CopyDrafter()
+    if heads.spec.hidden != backbone.hidden:
+        raise SSDError(
+            f"these heads read features of width {heads.spec.hidden}, {backbone.name} has width {backbone.hidden}"
+        )
+    weight = next(heads.parameters())
+    if weight.device != backbone.device or weight.dtype != backbone.dtype:
+        raise SSDError(
+            f"heads are in {weight.dtype} on {weight.device}, the backbone in {backbone.dtype} on {backbone.device}; "
+            "load them with load_heads(backbone, ...)"
+        )
+    return HeadsDrafter(backbone, heads)

@@ -1,0 +1,158 @@
+"""Spatial heads: from the feature of one position to the features to its right and below it.
+
+Paper section 3: one independent head per direction and offset. With z = [h ; e] (feature and token embedding of the
+same position), u = W0 z, n = RMSNorm(u): predicted feature = u + W2 (SiLU(W1 n) * W3 n), no biases, inner width 2d.
+The predicted feature goes through the backbone's own final norm and output head.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .errors import SSDError
+from .transformer import RMSNorm
+
+Direction = Literal["horizontal", "vertical"]
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class HeadsSpec:
+    """What a heads file holds and what it was trained for.
+
+    ``horizontal`` and ``vertical`` are the trained offsets; ``neighbours`` is how many columns on each side of a
+    position the vertical heads read (0 is the paper's head).
+    """
+
+    hidden: int
+    horizontal: tuple[int, ...]
+    vertical: tuple[int, ...]
+    neighbours: int = 0
+    backbone: str = ""
+    fingerprint: str = ""
+    notes: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("horizontal", "vertical"):
+            offsets = getattr(self, name)
+            if list(offsets) != sorted(set(offsets)) or any(o < 1 for o in offsets):
+                raise SSDError(f"{name} offsets must be rising numbers from 1, got {list(offsets)}")
+        if self.neighbours not in (0, 1):
+            raise SSDError(f"neighbours must be 0 or 1, got {self.neighbours}")
+
+
+class SpatialHead(nn.Module):
+    """One head. ``sources`` is how many positions it reads: 1, or 3 for a neighbour-aware vertical head."""
+
+    def __init__(self, hidden: int, sources: int = 1) -> None:
+        super().__init__()
+        self.mix = nn.Linear(2 * hidden * sources, hidden, bias=False)  # W0
+        self.norm = RMSNorm(hidden, eps=1e-6)
+        self.gate_up = nn.Linear(hidden, 4 * hidden, bias=False)  # W1 and W3
+        self.down = nn.Linear(2 * hidden, hidden, bias=False)  # W2
+
+    def forward(self, features: Tensor, embeddings: Tensor) -> Tensor:
+        """Features and embeddings [..., sources * hidden] -> predicted pre-norm features [..., hidden]."""
+        mixed = self.mix(torch.cat((features, embeddings), dim=-1))
+        gate, up = self.gate_up(self.norm(mixed)).chunk(2, dim=-1)
+        return mixed + self.down(F.silu(gate) * up)
+
+
+class SpatialHeads(nn.Module):
+    """All heads of one backbone: ``horizontal.{offset}`` and ``vertical.{offset}``."""
+
+    def __init__(self, spec: HeadsSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        sources = 1 + 2 * spec.neighbours
+        self.horizontal = nn.ModuleDict({str(o): SpatialHead(spec.hidden) for o in spec.horizontal})
+        self.vertical = nn.ModuleDict({str(o): SpatialHead(spec.hidden, sources) for o in spec.vertical})
+
+    def offsets(self, direction: Direction) -> tuple[int, ...]:
+        return self.spec.horizontal if direction == "horizontal" else self.spec.vertical
+
+    def head(self, direction: Direction, offset: int) -> SpatialHead:
+        table = self.horizontal if direction == "horizontal" else self.vertical
+        head = table[str(offset)]
+        assert isinstance(head, SpatialHead)
+        return head
+
+
+def save_heads(heads: SpatialHeads, path: str | Path, dtype: torch.dtype = torch.float16) -> None:
+    """Writes one safetensors file with the spec in its metadata; atomic, an old file is replaced."""
+    target = Path(path)
+    spec = asdict(heads.spec)
+    metadata = {"format": "ssd-heads", "version": str(FORMAT_VERSION), "spec": json.dumps(spec)}
+    tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in heads.state_dict().items()}
+    partial = target.with_name(target.name + ".partial")
+    save_file(tensors, partial, metadata=metadata)
+    partial.replace(target)
+
+
+def read_heads_spec(path: str | Path) -> HeadsSpec:
+    """Reads the spec of a heads file without its weights. Raises SSDError when the file is not one."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise SSDError(f"cannot read the heads file {path}: {error}; is it complete?") from error
+    if metadata.get("format") != "ssd-heads":
+        raise SSDError(f"{path} is not an SSD heads file (no 'ssd-heads' format mark in its metadata)")
+    if metadata.get("version") != str(FORMAT_VERSION):
+        raise SSDError(
+            f"{path} has heads format version {metadata.get('version')}, this release reads {FORMAT_VERSION}; "
+            "update the extension or train the heads again"
+        )
+    try:
+        raw = json.loads(metadata["spec"])
+        raw["horizontal"], raw["vertical"] = tuple(raw["horizontal"]), tuple(raw["vertical"])
+        return HeadsSpec(**raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SSDError(f"{path} has damaged heads metadata: {error}") from error
+
+
+def read_heads(path: str | Path, hidden: int, backbone: str, fingerprint: str) -> SpatialHeads:
+    """Loads a heads file strictly for a backbone of that width, name and weight fingerprint (float32, CPU)."""
+    spec = read_heads_spec(path)
+    if spec.hidden != hidden:
+        raise SSDError(
+            f"{path} was trained for features of width {spec.hidden} ({spec.backbone or 'unknown backbone'}), "
+            f"but {backbone} has width {hidden}; choose heads made for this backbone"
+        )
+    if spec.fingerprint and spec.fingerprint != fingerprint:
+        raise SSDError(
+            f"{path} was trained for {spec.backbone or 'another backbone'} with weights {spec.fingerprint[:12]}, "
+            f"but {backbone} has weights {fingerprint[:12]}; choose heads made for these weights"
+        )
+    with torch.device("meta"):
+        heads = SpatialHeads(spec)
+    expected = {name: tuple(t.shape) for name, t in heads.state_dict().items()}
+    tensors: dict[str, Tensor] = {}
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            _compare_names(path, set(expected), file.keys())
+            for name, shape in expected.items():
+                tensor = file.get_tensor(name)
+                if tuple(tensor.shape) != shape:
+                    raise SSDError(f"{path}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+                tensors[name] = tensor.float()
+    except SafetensorError as error:
+        raise SSDError(f"cannot read the heads file {path}: {error}; is it complete?") from error
+    heads.load_state_dict(tensors, strict=True, assign=True)
+    return heads.requires_grad_(False).eval()
+
+
+def _compare_names(path: str | Path, expected: set[str], found: Sequence[str]) -> None:
+    missing, extra = sorted(expected - set(found)), sorted(set(found) - expected)
+    if missing or extra:
+        raise SSDError(f"{path} does not match its metadata: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}")

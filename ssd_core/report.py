@@ -1,0 +1,144 @@
+"""What a run did: counters while it runs, a report afterwards, and the events a preview lives on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .state import COPY, HORIZONTAL, VERTICAL, DecodeState
+
+_ORIGINS = {"copy": COPY, "horizontal": HORIZONTAL, "vertical": VERTICAL}
+_MAX_ROUNDS = 16
+
+EventKind = Literal["drafted", "corrected", "accepted"]
+
+
+@dataclass(frozen=True)
+class RowsEvent:
+    """A moment of a run. ``codes``: int64 [batch, rows, cols] on the CPU, -1 where nothing is drafted yet.
+
+    ``changed``: bool of the same shape, the cells that the last verification replaced. ``accepted``: final codes of
+    each image, out of ``total``. ``rows_accepted``: complete final rows of each image. ``elapsed`` in seconds.
+    """
+
+    kind: EventKind
+    codes: Tensor
+    changed: Tensor
+    accepted: tuple[int, ...]
+    total: int
+    rows_accepted: tuple[int, ...]
+    forwards: int
+    acceptance: float | None
+    elapsed: float
+
+
+@dataclass
+class Report:
+    """Figures of a finished run. ``seconds`` by phase: prompt, draft, forward, sample, pixels, total.
+
+    ``acceptance`` is the share of drafted codes that a verification left as they were; ``acceptance_by_round`` splits
+    it by how often a code had been verified before (16 rounds and more in the last), ``acceptance_by_direction`` by
+    the kind of draft, first verification only.
+    """
+
+    decoder: str
+    settings: dict[str, Any]
+    seed: int
+    grid: tuple[int, int]
+    batch: int
+    forwards: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "verify": 0, "commit": 0})
+    fed_tokens: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    acceptance: float | None = None
+    acceptance_by_round: list[float] = field(default_factory=list)
+    acceptance_by_direction: dict[str, float] = field(default_factory=dict)
+    tokens_per_second: float = 0.0
+
+    @property
+    def total_forwards(self) -> int:
+        return sum(self.forwards.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and dicts, ready for JSON."""
+        return {**asdict(self), "grid": list(self.grid), "total_forwards": self.total_forwards}
+
+
+class Meter:
+    """Counts forwards, seconds and acceptance of one run."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self.forwards = {"prefill": 0, "verify": 0, "commit": 0}
+        self.fed_tokens = 0
+        self.seconds: dict[str, float] = {}
+        self._verified = torch.zeros(_MAX_ROUNDS, dtype=torch.float64)
+        self._kept = torch.zeros(_MAX_ROUNDS, dtype=torch.float64)
+        self._first_verified = torch.zeros(4, dtype=torch.float64)
+        self._first_kept = torch.zeros(4, dtype=torch.float64)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+    def verified(self, rounds: Tensor, origin: Tensor, drafted: Tensor, changed: Tensor) -> None:
+        """Counts one verification of ``n`` codes; all int64 or bool [n]."""
+        rounds, origin, changed = (t[drafted].cpu() for t in (rounds, origin, changed))
+        kept = (~changed).double()
+        step = rounds.clamp(max=_MAX_ROUNDS - 1)
+        self._verified += torch.bincount(step, minlength=_MAX_ROUNDS)
+        self._kept += torch.bincount(step, kept, minlength=_MAX_ROUNDS)
+        first = rounds == 0
+        self._first_verified += torch.bincount(origin[first], minlength=4)
+        self._first_kept += torch.bincount(origin[first], kept[first], minlength=4)
+
+    @property
+    def acceptance(self) -> float | None:
+        total = float(self._verified.sum())
+        return float(self._kept.sum()) / total if total else None
+
+    def fill(self, report: Report) -> None:
+        """Writes the figures into ``report``."""
+        report.forwards = dict(self.forwards)
+        report.fed_tokens = self.fed_tokens
+        report.seconds = {**self.seconds, "total": self.elapsed}
+        report.acceptance = self.acceptance
+        seen = int((self._verified > 0).sum())
+        report.acceptance_by_round = [float(self._kept[i] / self._verified[i]) for i in range(seen)]
+        report.acceptance_by_direction = {
+            name: float(self._first_kept[i] / self._first_verified[i])
+            for name, i in _ORIGINS.items()
+            if self._first_verified[i]
+        }
+
+    def event(self, kind: EventKind, state: DecodeState, changed: Tensor | None) -> RowsEvent:
+        """``changed``: bool [batch, length] in stream positions, or None."""
+        stream = state.stream
+        reach = state.index(state.drafted)[:, None]
+        positions = torch.arange(stream.length, device=state.device)[None]
+        shown = torch.where(positions < reach, state.tokens, -1)
+        marks = torch.zeros_like(shown, dtype=torch.bool) if changed is None else changed
+        return RowsEvent(
+            kind=kind,
+            codes=stream.to_grid(shown).cpu(),
+            changed=stream.to_grid(marks).cpu(),
+            accepted=tuple(stream.codes_before(f) for f in state.front),
+            total=stream.codes,
+            rows_accepted=tuple(stream.codes_before(f) // stream.cols for f in state.front),
+            forwards=sum(self.forwards.values()),
+            acceptance=self.acceptance,
+            elapsed=self.elapsed,
+        )

@@ -1,0 +1,75 @@
+"""From backbone logits to the target distribution: guidance, temperature, top-k, top-p.
+
+The result stays in log space: truncated *log-weights*, minus infinity where a code is excluded. Draft and target
+distributions go through the same function, so they are truncated alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import SSDError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling settings.
+
+    ``guidance``: weight w of classifier-free guidance, logits = u + w (c - u); 1 runs the conditional row only.
+    ``temperature``: 0 is greedy. ``top_k``: 0 is off. ``top_p``: 1 is off.
+    """
+
+    guidance: float = 1.0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.guidance) and self.guidance >= 0):
+            raise SSDError(f"guidance must be a number >= 0 (1 is off), got {self.guidance}")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise SSDError(f"temperature must be a number >= 0 (0 is greedy), got {self.temperature}")
+        if self.top_k < 0:
+            raise SSDError(f"top_k must be >= 0 (0 is off), got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise SSDError(f"top_p must be above 0 and at most 1 (1 is off), got {self.top_p}")
+
+    @property
+    def guidance_rows(self) -> int:
+        """Transformer rows per image: 1 without guidance, else 2 (conditional, unconditional)."""
+        return 1 if self.guidance == 1 else 2
+
+
+def guide(logits: Tensor, guidance: float, rows: int) -> Tensor:
+    """Mixes logits [rows * images, n, codes] to float32 [images, n, codes]; conditional rows come first."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if rows == 1:
+        return logits
+    conditional, unconditional = logits.chunk(2)
+    return unconditional + guidance * (conditional - unconditional)
+
+
+def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Applies temperature, top-k and top-p to ``logits`` [..., codes]; returns unnormalised log-weights.
+
+    Temperature 0 keeps the largest logit alone (the first one of equals), so greedy decoding needs no path of its own.
+    """
+    if sampling.temperature == 0:
+        best = logits.argmax(-1, keepdim=True)
+        return torch.full_like(logits, -math.inf).scatter_(-1, best, 0.0)
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        smallest = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < smallest, -math.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(dim=-1, descending=True)
+        weights = ordered.softmax(-1)
+        above = weights.cumsum(-1) - weights  # mass of the codes that are more likely
+        drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, order, above > sampling.top_p)
+        logits = logits.masked_fill(drop, -math.inf)
+    return logits
