@@ -1,6 +1,6 @@
 """How a drafted token meets its target distribution: kept or replaced.
 
-Two couplings (algorithm notes in ``docs``; paper section 3.3 publishes the second):
+Two couplings (the paper publishes the second, section 3.3):
 
 * *Gumbel*: token = argmax(log p + g) with noise g fixed by (seed, stream position). Plain decoding draws with the same
   g, so a token only depends on its true context: with prefix commit and tolerance 0 the picture is plain decoding's.
@@ -24,6 +24,7 @@ from .stream import Stream
 class Coupling(ABC):
     """Draws drafts and corrects them. All tensors are flat over ``n`` (image, stream position) pairs."""
 
+    @abstractmethod
     def prepare(self, ends: Sequence[int]) -> None:
         """Tells, for each image, the stream position up to which numbers will be asked for next."""
 
@@ -113,6 +114,9 @@ class MaximalCoupling(Coupling):
         self._noise = noise
         capacity = min(window + 2 * stream.stride, stream.length)
         self._q = PositionRing(batch, capacity, codes, torch.float32, device)
+
+    def prepare(self, ends: Sequence[int]) -> None:
+        pass  # uniform numbers are drawn as they are needed
 
     def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Tensor:
         q = logits.softmax(-1)

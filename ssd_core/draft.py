@@ -116,11 +116,9 @@ class HeadsDrafter(Drafter):
         at_images = state.index([image for image, _ in pairs])
         at_positions = state.index([position for _, position in pairs])
         step = offset * (state.stream.stride if direction == "vertical" else 1)
-        spread = (0,)
-        if direction == "vertical" and self._heads.spec.neighbours:
-            spread = (-1, 0, 1)
+        reach = self._heads.spec.neighbours if direction == "vertical" else 0
         features, embeddings = [], []
-        for shift in spread:
+        for shift in range(-reach, reach + 1):
             sources = state.index([self._beside(state, image, position - step, shift) for image, position in pairs])
             features.append(state.features[:, at_images, sources])  # [rows, n, hidden]
             embeddings.append(self._backbone.embed(state.tokens[at_images, sources]))  # [n, hidden]

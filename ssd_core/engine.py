@@ -51,9 +51,7 @@ class Engine:
         self._should_stop = should_stop
         self._rows = sampling.guidance_rows
         self._coupling = self._make_coupling(stream, seeds)
-        self.state = DecodeState(
-            stream, len(seeds), self._rows, backbone.hidden, backbone.dtype, backbone.device
-        )
+        self.state = DecodeState(stream, len(seeds), self._rows, backbone.hidden, backbone.dtype, backbone.device)
 
     def _make_coupling(self, stream: Stream, seeds: list[int]) -> Coupling:
         schedule, codes, device = self._schedule, self._backbone.codes, self._backbone.device
@@ -225,8 +223,10 @@ class Engine:
             embeddings, rope, window = self._last
             where = self._backbone.decoder.first_nonfinite(embeddings, rope, self._cache, window)
         dtype = str(self._backbone.dtype).removeprefix("torch.")
-        hint = "float16 overflows easily: load the backbone in bfloat16 or float32" if dtype == "float16" else (
-            "the weights may be damaged: load the backbone again or check its files"
+        hint = (
+            "float16 overflows easily: load the backbone in bfloat16 or float32"
+            if dtype == "float16"
+            else ("the weights may be damaged: load the backbone again or check its files")
         )
         return f"the backbone produced NaN or infinity, first in {where} (weights in {dtype}); {hint}"
 

@@ -5,5 +5,5 @@ class SSDError(Exception):
     """A mistake the user can mend. The message says what was got, what was expected and what to do next."""
 
 
-class StopRequested(SSDError):
+class StopRequested(SSDError):  # noqa: N818 - a wish that was granted, not an error
     """``should_stop()`` returned True: the run ended early, nothing was written, the backbone is still usable."""

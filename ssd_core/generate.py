@@ -21,7 +21,7 @@ from .schedule import AR, Rolling, Schedule
 
 @dataclass(frozen=True)
 class Generation:
-    """``tokens``: codes int64 [batch, rows, cols]; ``images``: float32 [batch, height, width, 3] in 0..1; ``report``."""
+    """``tokens``: codes int64 [batch, rows, cols]; ``images``: float32 [batch, height, width, 3] in 0..1."""
 
     tokens: Tensor
     images: Tensor

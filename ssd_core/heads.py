@@ -65,7 +65,8 @@ class SpatialHead(nn.Module):
         """Features and embeddings [..., sources * hidden] -> predicted pre-norm features [..., hidden]."""
         mixed = self.mix(torch.cat((features, embeddings), dim=-1))
         gate, up = self.gate_up(self.norm(mixed)).chunk(2, dim=-1)
-        return mixed + self.down(F.silu(gate) * up)
+        predicted: Tensor = mixed + self.down(F.silu(gate) * up)
+        return predicted
 
 
 class SpatialHeads(nn.Module):
@@ -155,4 +156,6 @@ def read_heads(path: str | Path, hidden: int, backbone: str, fingerprint: str) -
 def _compare_names(path: str | Path, expected: set[str], found: Sequence[str]) -> None:
     missing, extra = sorted(expected - set(found)), sorted(set(found) - expected)
     if missing or extra:
-        raise SSDError(f"{path} does not match its metadata: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}")
+        raise SSDError(
+            f"{path} does not match its metadata: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}"
+        )

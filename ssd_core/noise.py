@@ -41,7 +41,7 @@ def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tenso
 
 
 def image_seeds(seed: int, batch: int) -> list[int]:
-    """The seeds of a batch: image k draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed."""
+    """The seeds of a batch: image k draws with ``seed + k`` modulo 2**64, like the single image of that seed."""
     if not 0 <= seed < 2**64:
         raise SSDError(f"seed must be from 0 to 2**64 - 1, got {seed}")
     return [(seed + k) % 2**64 for k in range(batch)]

@@ -120,8 +120,8 @@ class Rounds:
     The first row goes in blocks of ``first_row_block`` tokens with one round each. ``rows_per_block`` rows (k_v) get
     ``rounds`` rounds together; the leading row is committed, and each trailing row gets ``incremental_rounds`` more
     against it. ``commit``: *separate* feeds the whole block in every round and its final tokens once more (the paper);
-    *fused* lets the next block's first forward refresh the final tokens, which saves one forward a row, and skips rounds
-    that cannot change anything because the one before changed nothing.
+    *fused* lets the next block's first forward refresh the final tokens, which saves one forward a row, and skips
+    rounds that cannot change anything because the one before changed nothing.
     """
 
     rounds: int = 2

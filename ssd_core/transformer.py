@@ -130,16 +130,18 @@ class Attention(nn.Module):
             self.q_norm = HeadNorm(spec.heads, spec.head_dim)
             self.k_norm = HeadNorm(spec.kv_heads, spec.head_dim)
 
-    def forward(self, x: Tensor, rotary: Rotary, layer: int, cache: KVCache | None, window: CacheWindow | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotary: Rotary, layer: int, cache: KVCache | None, window: CacheWindow | None
+    ) -> Tensor:
         spec = self.spec
         n, q, _ = x.shape
         qkv = self.qkv(x).view(n, q, spec.heads + 2 * spec.kv_heads, spec.head_dim)
         if spec.qk_norm:
-            queries, keys, values = qkv.split((spec.heads, spec.kv_heads, spec.kv_heads), dim=2)
+            queries, keys, values = torch.split(qkv, [spec.heads, spec.kv_heads, spec.kv_heads], dim=2)
             turned = torch.cat((self.q_norm(queries), self.k_norm(keys)), dim=2)
         else:
-            turned, values = qkv.split((spec.heads + spec.kv_heads, spec.kv_heads), dim=2)
-        queries, keys = rotate(turned, rotary).split((spec.heads, spec.kv_heads), dim=2)
+            turned, values = torch.split(qkv, [spec.heads + spec.kv_heads, spec.kv_heads], dim=2)
+        queries, keys = torch.split(rotate(turned, rotary), [spec.heads, spec.kv_heads], dim=2)
         if cache is None or window is None:
             y = F.scaled_dot_product_attention(
                 queries.transpose(1, 2),
@@ -151,7 +153,8 @@ class Attention(nn.Module):
         else:
             cache.write(layer, window.rows, keys, values)
             y = self._attend(queries, cache.keys[layer], cache.values[layer], window)
-        return self.out(y.reshape(n, q, -1))
+        out: Tensor = self.out(y.reshape(n, q, -1))
+        return out
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, window: CacheWindow) -> Tensor:
         """Attention over the cache. A group of query heads is laid out as extra queries, so nothing is repeated."""
@@ -193,7 +196,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        out: Tensor = self.down(F.silu(gate) * up)
+        return out
 
 
 class Layer(nn.Module):
@@ -204,9 +208,12 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(spec.hidden, spec.norm_eps)
         self.mlp = MLP(spec)
 
-    def forward(self, x: Tensor, rotary: Rotary, layer: int, cache: KVCache | None, window: CacheWindow | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotary: Rotary, layer: int, cache: KVCache | None, window: CacheWindow | None
+    ) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary, layer, cache, window)
-        return x + self.mlp(self.mlp_norm(x))
+        out: Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
 
 
 class Decoder(nn.Module):

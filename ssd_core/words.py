@@ -12,8 +12,8 @@ from .errors import SSDError
 class WordTokenizer:
     """Maps a prompt to word ids.
 
-    ``words``: the vocabulary in id order, ids start at ``first_id``. ``plurals``: plural form -> word.
-    ``ignored``: words that carry no meaning here (articles, "background", …). ``slots``: the most words a prompt may use.
+    ``words``: the vocabulary in id order, ids start at ``first_id``. ``plurals``: plural form -> word. ``ignored``:
+    words that carry no meaning here (articles, "background"). ``slots``: the most words a prompt may use.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class WordTokenizer:
         if unknown:
             raise SSDError(self._unknown_text(list(dict.fromkeys(unknown))))
         if len(ids) > self._slots:
-            raise SSDError(f"the prompt has {len(ids)} meaningful words, this model reads at most {self._slots}; shorten it")
+            raise SSDError(
+                f"the prompt has {len(ids)} words with a meaning, this model reads {self._slots}; shorten it"
+            )
         return ids
 
     def _unknown_text(self, unknown: list[str]) -> str:

@@ -8,6 +8,12 @@ from typing import Any
 from ..generate import Generation
 
 
+SHOWN_OF_SCHEDULE = {
+    "rolling": ("window_rows", "tolerance"),
+    "rounds": ("rounds", "rows_per_block", "commit", "coupling"),
+}
+
+
 def report_text(prompts: list[str], result: Generation, files: list[Path]) -> str:
     """One run: what was drawn, how, with how many forwards and in what time."""
     report = result.report
@@ -58,12 +64,21 @@ def _picture(result: Generation) -> str:
 
 
 def _decoder(result: Generation) -> str:
-    settings = result.report.settings
-    schedule, sampling = settings["schedule"], settings["sampling"]
-    name = result.report.decoder if result.report.decoder == "ar" else f"ssd {result.report.decoder}"
-    shown = {key: value for key, value in {**schedule, **sampling}.items() if key != "name" and value is not None}
-    details = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
-    return f"{name} ({details}), {settings['dtype']}"
+    """The schedule and the sampling settings that are on."""
+    name, settings = result.report.decoder, result.report.settings
+    off = {"guidance": 1, "top_k": 0, "top_p": 1}
+    sampling = [_setting(key, value) for key, value in settings["sampling"].items() if off.get(key) != value]
+    if name == "ar":
+        return ", ".join(["ar", *sampling, settings["dtype"]])
+    schedule = settings["schedule"]
+    shown = [_setting(key, schedule[key]) for key in SHOWN_OF_SCHEDULE[name]]
+    if name == "rolling" and schedule["tolerance"] == 0 and schedule["coupling"] == "gumbel":
+        shown.append("exact")
+    return ", ".join([f"ssd {name}", *shown, *sampling, f"drafts by {settings['drafts']}", settings["dtype"]])
+
+
+def _setting(name: str, value: float | str) -> str:
+    return f"{name.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
 
 
 def _files(files: list[Path]) -> list[str]:

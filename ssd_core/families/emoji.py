@@ -2,8 +2,8 @@
 
 Vocabulary, in id order: image codes, ``<eol>``, ``<image>``, ``<pad>``, one size token per grid side, the words. A
 prompt is a fixed number of word slots (left-padded with ``<pad>``, which is attended), the size tokens of rows and
-columns, and ``<image>``; its unconditional row keeps the size tokens and has ``<pad>`` in every word slot. Positions are
-two-dimensional: half of the rope frequencies turn with the row, half with the column.
+columns, and ``<image>``; its unconditional row keeps the size tokens and has ``<pad>`` in every word slot. Positions
+are two-dimensional: half of the rope frequencies turn with the row, half with the column.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class EmojiBackbone(Backbone):
         )
 
     def prompt_positions(self) -> Tensor:
-        """Rope positions (row, column) of the prompt, float32 [slots + 3, 2]; ``<image>`` sits left of the first code."""
+        """Rope positions (row, column) of the prompt, float32 [slots + 3, 2]; ``<image>`` is left of the first code."""
         words = [(_WORD_ROW, float(slot)) for slot in range(self._slots)]
         return torch.tensor([*words, (_SIZE_ROW, 0.0), (_SIZE_ROW, 1.0), (0.0, -1.0)], device=self.device)
 
@@ -97,10 +97,12 @@ class EmojiBackbone(Backbone):
         return torch.tensor(cells, device=self.device).view(-1, 2)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return self.embedding(tokens)
+        embeddings: Tensor = self.embedding(tokens)
+        return embeddings
 
     def logits(self, features: Tensor) -> Tensor:
-        return self.head(self.norm(features))
+        logits: Tensor = self.head(self.norm(features))
+        return logits
 
     def decode_pixels(self, codes: Tensor) -> Tensor:
         return self.pixels.decode(codes)
@@ -138,5 +140,7 @@ def _fill(backbone: EmojiBackbone, tensors: dict[str, Tensor], folder: Path) -> 
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     wrong = [n for n in expected.keys() & tensors.keys() if expected[n].shape != tensors[n].shape]
     if missing or extra or wrong:
-        raise SSDError(f"{folder} does not match its config.json: missing {missing}, unexpected {extra}, wrong shape {wrong}")
+        raise SSDError(
+            f"{folder} does not match its config.json: missing {missing}, unexpected {extra}, wrong shape {wrong}"
+        )
     backbone.load_state_dict(tensors)

@@ -1,0 +1,1 @@
+"""Self-distillation: heads learn from pictures that the frozen backbone drew itself."""
