@@ -16,6 +16,7 @@ from .coupling import Coupling
 from .families.base import Backbone
 from .heads import Direction, SpatialHeads
 from .state import COPY, HORIZONTAL, VERTICAL, DecodeState
+from .stream import Stream
 
 Target = Callable[[Tensor], Tensor]
 """Features [guidance_rows, n, hidden] -> truncated guided log-weights [n, codes]."""
@@ -79,8 +80,9 @@ class HeadsDrafter(Drafter):
         jobs: dict[tuple[Direction, int], list[tuple[int, int]]] = defaultdict(list)
         for image, end in enumerate(ends):
             position = state.stream.skip_forced(state.drafted[image])
+            known = min(state.computed[image], state.drafted[image])  # both feature and token exist before it
             while position < end:
-                source = self._source(state, image, position)
+                source = self._source(state.stream, known, position)
                 if source is None:
                     break
                 jobs[source].append((image, position))
@@ -89,19 +91,15 @@ class HeadsDrafter(Drafter):
         for (direction, offset), pairs in jobs.items():
             self._draft(state, direction, offset, pairs, coupling, target)
 
-    def _source(self, state: DecodeState, image: int, position: int) -> tuple[Direction, int] | None:
-        """The direction and smallest offset whose source feature is known."""
-        computed = state.computed[image]
+    def _source(self, stream: Stream, known: int, position: int) -> tuple[Direction, int] | None:
+        """The direction and smallest offset that lead to ``position`` from before ``known``."""
         for offset in self._heads.offsets("vertical"):
-            source = position - offset * state.stream.stride
-            if source < 0:
-                break
-            if source < computed:
+            if 0 <= position - offset * stream.stride < known:
                 return "vertical", offset
-        offset = position - (computed - 1)
-        same_row = computed > 0 and state.stream.row_of(computed - 1) == state.stream.row_of(position)
-        if same_row and not state.stream.is_forced(computed - 1) and offset in self._heads.offsets("horizontal"):
-            return "horizontal", offset
+        last = known - 1
+        same_row = last >= 0 and stream.row_of(last) == stream.row_of(position) and not stream.is_forced(last)
+        if same_row and position - last in self._heads.offsets("horizontal"):
+            return "horizontal", position - last
         return None
 
     def _draft(

@@ -88,6 +88,7 @@ class Engine:
             slots = torch.arange(prompt.length, device=state.device)[None]
             rope = rope_table(prompt.positions.to(state.device), head_dim, theta)
             window = self._window(slots, prompt.length)
+            self._last = (prompt.embeddings, rope, window)
             features = backbone.decoder(prompt.embeddings, rope, self._cache, window)
             state.features[:, :, 0] = features[:, -1].unflatten(0, (self._rows, state.batch))
             state.computed = [1] * state.batch
@@ -102,7 +103,7 @@ class Engine:
             with meter.phase("draft"):
                 before = list(state.drafted)
                 self._coupling.prepare(step.ends)
-                self._drafter.extend(state, step.ends, self._coupling, self._target)
+                self._drafter.extend(state, step.ends, self._coupling, self._draft_target)
             if state.drafted != before:
                 self._emit("drafted", None)
         # A token can be drawn at the first position without a draft, but nothing lies behind it.
@@ -155,6 +156,7 @@ class Engine:
         tokens = state.tokens.gather(1, positions.expand(batch, -1))
         embeddings = backbone.embed(tokens).repeat(rows, 1, 1)
         rope = self._rope_at(positions)
+        self._last = (embeddings, rope, window)
         features = backbone.decoder(embeddings, rope, self._cache, window)
         images, targets = state.pairs(
             [start + 1 for start in starts],
@@ -167,7 +169,6 @@ class Engine:
             if used:
                 state.clean[image] = start + used
                 state.computed[image] = max(state.computed[image], start + used + 1)
-        self._last = (embeddings, rope, window)
         self._meter.forwards[kind] += 1
         self._meter.fed_tokens += width
 
@@ -197,19 +198,23 @@ class Engine:
             mask = (mask & (keys >= self._padding[:, None, None])) | (keys == slots[..., None])
         return CacheWindow(rows, length, mask[:, None])
 
-    def _target(self, features: Tensor) -> Tensor:
+    def _draft_target(self, features: Tensor) -> Tensor:
+        """Like ``_target`` for features that heads predicted."""
+        return self._target(features, drafted=True)
+
+    def _target(self, features: Tensor, drafted: bool = False) -> Tensor:
         """Features [guidance_rows, n, hidden] -> truncated log-weights [n, codes]."""
         logits = self._backbone.logits(features)
         guided = guide(logits, self._sampling.guidance, self._rows)[0]
         if not bool(torch.isfinite(guided).all()):
-            guided = self._masked_logits(logits, guided)
+            guided = self._masked_logits(logits, guided, drafted)
         return truncate(guided, self._sampling)
 
-    def _masked_logits(self, logits: Tensor, guided: Tensor) -> Tensor:
+    def _masked_logits(self, logits: Tensor, guided: Tensor, drafted: bool) -> Tensor:
         """Lets minus infinity stand for an excluded code; refuses NaN, plus infinity and a fully excluded row."""
         excluded = logits[0] == -torch.inf
         if bool((torch.isnan(logits) | (logits == torch.inf)).any()):
-            raise SSDError(self._blame())
+            raise SSDError(self._blame(drafted))
         if bool(excluded.all(-1).any()):
             raise SSDError(
                 "every code of one position is excluded (all logits are minus infinity); "
@@ -217,18 +222,16 @@ class Engine:
             )
         return guided.masked_fill(excluded, -torch.inf)
 
-    def _blame(self) -> str:
-        where = "the heads or the output head"
-        if hasattr(self, "_last"):
-            embeddings, rope, window = self._last
-            where = self._backbone.decoder.first_nonfinite(embeddings, rope, self._cache, window)
+    def _blame(self, drafted: bool) -> str:
+        """Words the error for NaN or infinity: feeds the last window again, layer by layer, to find the first place."""
+        embeddings, rope, window = self._last
+        where = self._backbone.decoder.first_nonfinite(embeddings, rope, self._cache, window)
+        where = where or ("the spatial heads" if drafted else "the output head")
         dtype = str(self._backbone.dtype).removeprefix("torch.")
-        hint = (
-            "float16 overflows easily: load the backbone in bfloat16 or float32"
-            if dtype == "float16"
-            else ("the weights may be damaged: load the backbone again or check its files")
-        )
-        return f"the backbone produced NaN or infinity, first in {where} (weights in {dtype}); {hint}"
+        hint = "the weights may be damaged: check the file and load it again"
+        if dtype == "float16":
+            hint = "float16 overflows easily: load the backbone in bfloat16 or float32"
+        return f"NaN or infinity in the logits, first seen in {where} (weights in {dtype}); {hint}"
 
     def _correct(self, starts: list[int], ends: list[int]) -> tuple[Tensor, list[int | None]]:
         """Corrects targets starts[b] .. ends[b] - 1. Returns (changed [batch, length], first changed position)."""

@@ -12,11 +12,12 @@ from .draft import CopyDrafter, Drafter, HeadsDrafter, NoDrafter
 from .engine import Engine, OnRows, ShouldStop
 from .errors import SSDError
 from .families.base import Backbone
-from .heads import SpatialHeads
+from .heads import Direction, SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
 from .sampling import Sampling
-from .schedule import AR, Rolling, Schedule
+from .schedule import AR, Rolling, Rounds, Schedule
+from .stream import Stream
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,15 @@ def generate(
 
     Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
     """
-    prompts = [prompt] * batch if isinstance(prompt, str) else list(prompt)
-    if not prompts or (not isinstance(prompt, str) and batch != 1):
-        raise SSDError(f"expected one prompt with batch >= 1, or a list of prompts with batch 1; got batch {batch}")
+    prompts = _expand(prompt, batch)
     schedule = schedule or Rolling()
     sampling = sampling or backbone.default_sampling
     grid = backbone.check_grid(grid or backbone.default_grid)
     meter = Meter()
-    drafter = _choose_drafter(backbone, heads, schedule)
+    stream = backbone.stream(grid)
+    drafter = _choose_drafter(backbone, heads, schedule, stream)
     engine = Engine(
-        backbone, backbone.stream(grid), schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
+        backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
         on_rows, should_stop,
     )  # fmt: skip
     with torch.inference_mode():
@@ -84,7 +84,21 @@ def generate(
     return Generation(codes.clone(), images.clone(), report)
 
 
-def _choose_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule) -> Drafter:
+def _expand(prompt: str | Sequence[str], batch: int) -> list[str]:
+    """One prompt per image."""
+    if isinstance(prompt, str):
+        if batch < 1:
+            raise SSDError(f"batch must be at least 1, got {batch}")
+        return [prompt] * batch
+    if not prompt or batch != 1:
+        raise SSDError(
+            f"a list of prompts gives one image each: expected prompts and batch 1, got {len(prompt)} prompts "
+            f"and batch {batch}"
+        )
+    return list(prompt)
+
+
+def _choose_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream) -> Drafter:
     if isinstance(schedule, AR):
         return NoDrafter()
     if heads is None:
@@ -99,4 +113,22 @@ def _choose_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Sc
             f"heads are in {weight.dtype} on {weight.device}, the backbone in {backbone.dtype} on {backbone.device}; "
             "load them with load_heads(backbone, ...)"
         )
+    if isinstance(schedule, Rounds):
+        _check_reach(heads, schedule, stream)
     return HeadsDrafter(backbone, heads)
+
+
+def _check_reach(heads: SpatialHeads, schedule: Rounds, stream: Stream) -> None:
+    """Rounds make every position of a block final, so the heads must be able to draft them all."""
+    wanted = {
+        "horizontal": range(1, min(schedule.first_row_block, stream.cols - 1) + 1),
+        "vertical": range(1, min(schedule.rows_per_block, stream.rows - 1) + 1),
+    }
+    directions: tuple[Direction, ...] = ("horizontal", "vertical")
+    for direction in directions:
+        have = heads.offsets(direction)
+        if not set(wanted[direction]) <= set(have):
+            raise SSDError(
+                f"this schedule needs {direction} heads 1 to {len(wanted[direction])}, the heads file has "
+                f"{list(have) or 'none'}; use smaller blocks, the rolling schedule, or other heads"
+            )

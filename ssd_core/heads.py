@@ -47,6 +47,8 @@ class HeadsSpec:
             offsets = getattr(self, name)
             if list(offsets) != sorted(set(offsets)) or any(o < 1 for o in offsets):
                 raise SSDError(f"{name} offsets must be rising numbers from 1, got {list(offsets)}")
+        if not self.horizontal and not self.vertical:
+            raise SSDError("heads need at least one offset in one direction, got none")
         if self.neighbours not in (0, 1):
             raise SSDError(f"neighbours must be 0 or 1, got {self.neighbours}")
 

@@ -70,6 +70,6 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = logits.sort(dim=-1, descending=True)
         weights = ordered.softmax(-1)
         above = weights.cumsum(-1) - weights  # mass of the codes that are more likely
-        drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, order, above > sampling.top_p)
+        drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, order, above >= sampling.top_p)
         logits = logits.masked_fill(drop, -math.inf)
     return logits

@@ -67,6 +67,9 @@ class AR:
     tolerance: float = field(default=0.0, init=False)
     name: str = field(default="ar", init=False)
 
+    def __post_init__(self) -> None:
+        _check_coupling(self.coupling, self.tolerance)
+
     def window(self, stream: Stream) -> int:
         return 1
 

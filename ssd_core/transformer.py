@@ -236,12 +236,12 @@ class Decoder(nn.Module):
             x = layer(x, rotary, index, cache, window)
         return x
 
-    def first_nonfinite(self, x: Tensor, rotary: Rotary, cache: KVCache, window: CacheWindow) -> str:
-        """Names the first place where a NaN or an infinity appears when ``x`` is fed; used only to word an error."""
+    def first_nonfinite(self, x: Tensor, rotary: Rotary, cache: KVCache, window: CacheWindow) -> str | None:
+        """Names the first place where NaN or infinity appears when ``x`` is fed, or None; used to word an error."""
         if not bool(torch.isfinite(x).all()):
             return "the input embeddings"
         for index, layer in enumerate(self.layers):
             x = layer(x, rotary, index, cache, window)
             if not bool(torch.isfinite(x).all()):
                 return f"decoder layer {index} of {len(self.layers)}"
-        return "the output head"
+        return None

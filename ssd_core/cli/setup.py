@@ -19,6 +19,7 @@ from ..sampling import Sampling
 from ..schedule import AR, Rolling, Rounds, Schedule
 from .arguments import GenerateOptions
 from .parser import DEFAULT_MODEL
+from .threads import choose_threads
 
 HEADS_FILE = "heads.safetensors"
 
@@ -61,9 +62,12 @@ class Setup:
 
 def load(options: GenerateOptions) -> Setup:
     """Load backbone and heads. Raises SSDError for what is missing, damaged or unusable here."""
+    device = _usable(options.device)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    backbone = load_backbone(options.model, device=_usable(options.device), dtype=options.dtype)
+    elif device.type == "cpu":
+        torch.set_num_threads(choose_threads())
+    backbone = load_backbone(options.model, device=device, dtype=options.dtype)
     wishes = {
         "guidance": options.guidance,
         "temperature": options.temperature,

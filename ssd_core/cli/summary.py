@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..generate import Generation
+import torch
 
+from ..generate import Generation
 
 SHOWN_OF_SCHEDULE = {
     "rolling": ("window_rows", "tolerance"),
@@ -69,12 +70,19 @@ def _decoder(result: Generation) -> str:
     off = {"guidance": 1, "top_k": 0, "top_p": 1}
     sampling = [_setting(key, value) for key, value in settings["sampling"].items() if off.get(key) != value]
     if name == "ar":
-        return ", ".join(["ar", *sampling, settings["dtype"]])
+        return ", ".join(["ar", *sampling, *_machine(settings)])
     schedule = settings["schedule"]
     shown = [_setting(key, schedule[key]) for key in SHOWN_OF_SCHEDULE[name]]
     if name == "rolling" and schedule["tolerance"] == 0 and schedule["coupling"] == "gumbel":
         shown.append("exact")
-    return ", ".join([f"ssd {name}", *shown, *sampling, f"drafts by {settings['drafts']}", settings["dtype"]])
+    return ", ".join([f"ssd {name}", *shown, *sampling, f"drafts by {settings['drafts']}", *_machine(settings)])
+
+
+def _machine(settings: dict[str, Any]) -> list[str]:
+    """What the figures depend on besides the settings."""
+    threads = torch.get_num_threads()
+    where = f"{threads} thread{'s' if threads > 1 else ''}" if settings["device"] == "cpu" else settings["device"]
+    return [settings["dtype"], where]
 
 
 def _setting(name: str, value: float | str) -> str:

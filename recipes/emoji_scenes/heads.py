@@ -1,0 +1,109 @@
+"""Step 7: spatial heads for the exported model, by self-distillation on pictures it draws itself.
+
+Run: ``python -m recipes.emoji_scenes.heads --pictures 1000 --minutes 20``. Pictures go to the cache as shards; a run
+that was stopped while drawing goes on where it was. Training takes the time it is given, then ``heads.safetensors`` is
+written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+import time
+from pathlib import Path
+
+import torch
+
+from ssd_core import SpatialHeads, load_backbone
+from ssd_core.distill.samples import Samples, collect, read_samples
+from ssd_core.distill.train import TrainSettings, expected_acceptance, train_heads
+from ssd_core.heads import HeadsSpec, save_heads
+
+from .captions import draw_spec
+from .paths import ASSETS, CACHE, LOGS
+
+GRIDS: dict[tuple[int, int], float] = {(24, 24): 0.7, (16, 16): 0.15, (32, 32): 0.05, (24, 32): 0.05, (32, 24): 0.05}
+"""Share of the pictures of each grid."""
+EMPTY_PROMPTS = 0.1
+DRAW_BATCH = 32
+HELD_OUT = 64
+"""Pictures of the main grid that training never sees."""
+
+
+def draw_pictures(pictures: int, folder: Path) -> None:
+    """Draws the training pictures of every grid, then the held-out ones."""
+    backbone = load_backbone()
+    plan = [
+        (grid, max(DRAW_BATCH, round(pictures * share)), 1_000_000 * i) for i, (grid, share) in enumerate(GRIDS.items())
+    ]
+    jobs = [(grid, count, seed, folder / "train") for grid, count, seed in plan]
+    jobs.append((next(iter(GRIDS)), HELD_OUT, 900_000_000, folder / "held_out"))
+    for grid, count, seed, target in jobs:
+        rng = random.Random(seed)
+        prompts = ["" if rng.random() < EMPTY_PROMPTS else draw_spec(rng).caption for _ in range(count)]
+        started = time.perf_counter()
+        collect(backbone, prompts, target, grid=grid, seed=seed, batch=DRAW_BATCH)
+        print(f"{grid[0]}x{grid[1]}: {count} pictures, {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def train(folder: Path, minutes: float, neighbours: int, out: Path) -> None:
+    """Trains five horizontal and three vertical heads and writes them with their acceptance."""
+    torch.manual_seed(0)
+    backbone = load_backbone()
+    shards = list(read_samples(folder / "train", backbone.fingerprint))
+    held_out = list(read_samples(folder / "held_out", backbone.fingerprint))
+    spec = HeadsSpec(backbone.hidden, (1, 2, 3, 4, 5), (1, 2, 3), neighbours, backbone.name, backbone.fingerprint)
+    heads = SpatialHeads(spec)
+    settings = TrainSettings(minutes)
+    LOGS.mkdir(exist_ok=True)
+    with (LOGS / "heads.csv").open("w", newline="") as file:
+        log = csv.writer(file)
+
+        def on_step(step: int, seconds: float, losses: dict[str, float]) -> None:
+            if step == 1:
+                log.writerow(["step", "seconds", *losses])
+            if step % 25 == 1:
+                log.writerow([step, round(seconds), *(round(loss, 4) for loss in losses.values())])
+                file.flush()
+                print(step, f"{seconds:.0f}s", {name: round(loss, 3) for name, loss in losses.items()}, flush=True)
+
+        train_heads(backbone, heads, shards, settings, on_step)
+    acceptance = _held_out_acceptance(heads.eval(), held_out)
+    print("expected acceptance on held-out pictures", json.dumps(acceptance, indent=1))
+    notes = {
+        "acceptance": acceptance,
+        "pictures": sum(len(s.prompts) for s in shards),
+        "minutes": minutes,
+        "licence": "Apache-2.0",
+    }
+    final = SpatialHeads(HeadsSpec(**{**spec.__dict__, "notes": notes}))
+    final.load_state_dict(heads.state_dict())
+    save_heads(final, out)
+    print(f"{out.name}: {out.stat().st_size / 1e6:.2f} MB")
+
+
+def _held_out_acceptance(heads: SpatialHeads, shards: list[Samples]) -> dict[str, float]:
+    backbone = load_backbone()
+    found = expected_acceptance(backbone, heads, shards, backbone.default_sampling.guidance)
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--neighbours", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--folder", type=Path, default=CACHE / "samples")
+    parser.add_argument("--out", type=Path, default=ASSETS / "heads.safetensors")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)
+    draw_pictures(options.pictures, options.folder)
+    train(options.folder, options.minutes, options.neighbours, options.out)
+
+
+if __name__ == "__main__":
+    main()
