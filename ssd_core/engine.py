@@ -245,7 +245,8 @@ class Engine:
         changed = (after != before) | ~drafted
         state.tokens[at] = after
         state.rounds[at] = rounds + 1
-        self._meter.verified(rounds, state.origin[at], drafted, changed)
+        if any(draft > start for draft, start in zip(state.drafted, starts, strict=True)):
+            self._meter.verified(rounds, state.origin[at], drafted, changed)
         marks = torch.zeros_like(state.tokens, dtype=torch.bool)
         marks[at] = changed
         first: list[int | None] = [None] * state.batch
