@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import ssd_core
-from ssd_core.cli import main, threads
+from ssd_core.cli import main, setup, threads
 from ssd_core.cli.arguments import GenerateOptions, parse
 
 
@@ -221,6 +221,7 @@ def test_words_lists_what_the_model_knows(cli):
         (["cat", "--negative", "dog", "--cfg", "1"], "--cfg above 1"),
         (["cat", "-o", "cat.jpg"], "'cat.jpg', expected a name ending in .png"),
         (["cat", "--device", "abacus"], "'abacus'"),
+        (["cat", "--device", "meta"], "'meta', which torch cannot use here"),
         (["cat", "--heads", "nowhere.safetensors"], "nowhere.safetensors"),
         (["cat", "--frobnicate"], "--frobnicate"),
         ([], "PROMPT"),
@@ -246,6 +247,22 @@ def test_a_folder_in_the_way_and_a_missing_model_are_one_line(cli, capsys, tmp_p
     assert names(tmp_path) == ["file"]
     assert main(["generate", "cat", "--model", str(tmp_path), "-o", f"{tmp_path}/"]) == 2
     assert "config.json" in capsys.readouterr().err
+
+
+def test_running_out_of_memory_is_one_line_and_other_bugs_are_not_hidden(cli, tmp_path, monkeypatch):
+    def too_big(*_: object, **__: object) -> None:
+        torch.empty(10**14)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(setup, "generate", too_big)
+    code, out, err = cli("generate", "cat", "-o", f"{tmp_path}/")
+    assert (code, out) == (2, "")
+    assert err == "error: out of memory; draw fewer pictures at once (--batch) or smaller ones (--size)\n"
+    monkeypatch.setattr(setup, "generate", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli("generate", "cat", "-o", f"{tmp_path}/")
 
 
 def test_a_failed_write_leaves_no_half_file_and_the_old_one_untouched(cli, tmp_path, monkeypatch):

@@ -93,6 +93,11 @@ def score(
     }
 
 
+def format_row(table: dict[str, ScoreRow]) -> str:
+    """A table in one line: each category's share and count."""
+    return ", ".join(f"{name} {row.share:.3f} ({row.count})" for name, row in table.items())
+
+
 def _has(seen: Detection, name: str, colour: str | None) -> bool:
     return any(finding.name == name and finding.colour == colour for finding in seen.objects)
 

@@ -21,7 +21,7 @@ from recipes.emoji_scenes.words import BACKGROUNDS, COLOURS, OBJECTS
 from ssd_core.families.emoji_pixels import EmojiPixels
 
 from .detector import WEIGHTS, Detector
-from .judge import draw_specs, score
+from .judge import draw_specs, format_row, score
 
 BATCH = 24
 GRIDS = ((16, 16), (24, 24))
@@ -105,9 +105,7 @@ def evaluate(detector: Detector, tokenizer: EmojiPixels, count: int = 240) -> No
         real = torch.from_numpy(images).float() / 255
         decoded = torch.cat([tokenizer.decode(tokenizer.encode(part)) for part in real.split(16)])
         for title, pictures in (("scenes", real), ("reconstructions", decoded)):
-            table = score(pictures, specs, detector)
-            line = ", ".join(f"{name} {row.share:.3f} ({row.count})" for name, row in table.items())
-            print(f"{rows}x{cols} {title}: {line}", flush=True)
+            print(f"{rows}x{cols} {title}: {format_row(score(pictures, specs, detector))}", flush=True)
 
 
 def main() -> None:

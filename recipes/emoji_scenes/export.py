@@ -18,7 +18,7 @@ from .paths import ASSETS, MODEL_CHECKPOINT
 from .sample import load_average
 from .scene import GRIDS
 from .sprites import CELL
-from .tokenizer import load_tokenizer
+from .tokenizer import SHAPE, load_tokenizer
 from .words import PLURALS, STOP_WORDS, WORDS
 
 
@@ -27,6 +27,7 @@ def write_weights(module: nn.Module, path: Path) -> None:
     tensors = {name: tensor.half().contiguous() for name, tensor in module.state_dict().items()}
     fresh = path.with_suffix(".new")
     save_file(tensors, fresh, metadata={"format": "pt"})
+    fresh.chmod(0o644)  # safetensors writes files for their owner alone
     fresh.replace(path)
     print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB")
 
@@ -44,6 +45,7 @@ def write_config(path: Path, guidance: float, temperature: float) -> None:
         "grids": [list(grid) for grid in GRIDS],
         "prompt_words": PROMPT_WORDS,
         "patch": CELL,
+        "pixels": SHAPE,
         "plurals": PLURALS,
         "stop_words": list(STOP_WORDS),
         "defaults": {"guidance": guidance, "temperature": temperature, "top_k": 0, "top_p": 1.0},

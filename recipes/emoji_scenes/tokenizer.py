@@ -14,6 +14,7 @@ import argparse
 import csv
 import math
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from .paths import CACHE, LOGS, TOKENIZER_CHECKPOINT
 from .scene import SceneSource
 from .sheet import save_sheet
 
+SHAPE: dict[str, Any] = {"codes": 512, "code_dim": 16, "encoder_width": 256, "decoder_widths": (160, 80, 32)}
+"""The tokenizer's sizes, as the shipped ``config.json`` states them."""
 GRID = 16
 BATCH = 16
 WARM_UP_SHARE = 0.15
@@ -93,7 +96,7 @@ def train(minutes: float) -> EmojiPixels:
     """Trains from scratch for ``minutes`` and returns the model, rounded to float16."""
     torch.manual_seed(0)
     source = SceneSource(11)
-    model = EmojiPixels().to(memory_format=torch.channels_last)
+    model = EmojiPixels(**SHAPE).to(memory_format=torch.channels_last)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.99), weight_decay=1e-4)
     codebook: MovingCodebook | None = None
@@ -163,7 +166,7 @@ def round_to_half(model: EmojiPixels) -> EmojiPixels:
 
 def load_tokenizer() -> EmojiPixels:
     """The trained tokenizer, frozen."""
-    model = EmojiPixels()
+    model = EmojiPixels(**SHAPE)
     model.load_state_dict(torch.load(TOKENIZER_CHECKPOINT, weights_only=True))
     return model.to(memory_format=torch.channels_last).eval().requires_grad_(False)
 

@@ -1,7 +1,6 @@
 """The command line: `generate` draws, `words` lists what the model knows.
 
-It parses, calls `generate()` and writes files; how a picture is decoded it does not know. torch is imported only when
-a command runs, so `--help` and a mistyped option answer at once.
+It parses, calls `generate()` and writes files; how a picture is decoded it does not know.
 """
 
 from .main import main

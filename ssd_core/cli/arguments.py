@@ -1,4 +1,4 @@
-"""What the command line accepts, checked before anything is loaded. No torch here."""
+"""What the command line accepts, checked before a model is loaded."""
 
 from __future__ import annotations
 

@@ -7,8 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
+import torch
+
 from ..errors import SSDError
 from .arguments import GenerateOptions, WordsOptions, parse
+from .compare import compare
+from .draw import draw
+from .words import list_words
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -35,24 +40,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {_describe(error)}", file=sys.stderr)
         return BAD_INPUT
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print("error: out of memory; draw fewer pictures at once (--batch) or smaller ones (--size)", file=sys.stderr)
+        return BAD_INPUT
     return 0
 
 
 def _run(options: GenerateOptions | WordsOptions) -> None:
-    # Imported late: they bring torch, and a mistyped option should not wait for it.
     if isinstance(options, WordsOptions):
-        from .words import list_words
-
         list_words(options)
     elif options.compare:
-        from .compare import compare
-
         compare(options)
     else:
-        from .draw import draw
-
         draw(options)
 
 
 def _describe(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """torch has an exception of its own on GPUs only; on a CPU the allocator's name is all there is to go by."""
+    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

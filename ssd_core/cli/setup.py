@@ -110,7 +110,7 @@ def _usable(name: str) -> torch.device:
     """The torch device of that name, if a tensor can be made on it."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:  # torch raises either, by the kind of device
         reason = str(error).splitlines()[0]
         raise SSDError(f"--device: got {name!r}, which torch cannot use here ({reason}); try --device cpu") from error
