@@ -13,23 +13,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .noise import ACCEPT, DRAFT, RESAMPLE, Noise
 from .stream import Stream
-
-
-class Draw(NamedTuple):
-    """Drawn ``tokens`` int64 [n] and how firmly each was drawn, float [n]: the larger, the larger an error it bears.
-
-    Gumbel: by how much the perturbed log-weight beats the runner-up's. Maximal: the logit of the token's probability.
-    """
-
-    tokens: Tensor
-    margins: Tensor
 
 
 class Coupling(ABC):
@@ -40,8 +29,8 @@ class Coupling(ABC):
         """Tells, for each image, the stream position up to which numbers will be asked for next."""
 
     @abstractmethod
-    def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Draw:
-        """Draws drafts from draft log-weights [n, codes]."""
+    def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Tensor:
+        """Draws draft tokens int64 [n] from draft log-weights [n, codes]."""
 
     @abstractmethod
     def propose_tokens(self, images: Tensor, positions: Tensor, tokens: Tensor) -> None:
@@ -50,8 +39,8 @@ class Coupling(ABC):
     @abstractmethod
     def update(
         self, images: Tensor, positions: Tensor, logits: Tensor, tokens: Tensor, drafted: Tensor, rounds: Tensor
-    ) -> Draw:
-        """Corrected tokens for target log-weights [n, codes].
+    ) -> Tensor:
+        """Corrected tokens int64 [n] for target log-weights [n, codes].
 
         ``tokens`` are the current ones, ``drafted`` (bool) is False where there is no draft to keep, ``rounds`` counts
         how often each position was corrected before.
@@ -97,26 +86,25 @@ class GumbelCoupling(Coupling):
             self._ring.put(torch.full_like(slots, image), slots, drawn)
             self._filled[image] = stop
 
-    def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Draw:
-        perturbed = logits + self._ring.take(images, positions)
-        if self._codes == 1:
-            return Draw(torch.zeros_like(positions), torch.full_like(perturbed[:, 0], math.inf))
-        best = perturbed.topk(2, dim=-1)
-        return Draw(best.indices[:, 0], best.values[:, 0] - best.values[:, 1])
+    def _pick(self, images: Tensor, positions: Tensor, logits: Tensor) -> Tensor:
+        return (logits + self._ring.take(images, positions)).argmax(-1)
+
+    def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Tensor:
+        return self._pick(images, positions, logits)
 
     def propose_tokens(self, images: Tensor, positions: Tensor, tokens: Tensor) -> None:
         pass
 
     def update(
         self, images: Tensor, positions: Tensor, logits: Tensor, tokens: Tensor, drafted: Tensor, rounds: Tensor
-    ) -> Draw:
-        drawn = self.propose(images, positions, logits)
+    ) -> Tensor:
+        picked = self._pick(images, positions, logits)
         if self._log_tolerance == -math.inf:
-            return drawn
-        of_draft = logits.gather(-1, tokens[:, None])[:, 0]
-        of_drawn = logits.gather(-1, drawn.tokens[:, None])[:, 0]
-        keep = drafted & (of_draft + self._log_tolerance >= of_drawn)  # t * p(draft) >= p(drawn)
-        return Draw(torch.where(keep, tokens, drawn.tokens), drawn.margins)
+            return picked
+        kept = logits.gather(-1, tokens[:, None])[:, 0]
+        drawn = logits.gather(-1, picked[:, None])[:, 0]
+        keep = drafted & (kept + self._log_tolerance >= drawn)  # t * p(draft) >= p(picked)
+        return torch.where(keep, tokens, picked)
 
 
 class MaximalCoupling(Coupling):
@@ -130,11 +118,10 @@ class MaximalCoupling(Coupling):
     def prepare(self, ends: Sequence[int]) -> None:
         pass  # uniform numbers are drawn as they are needed
 
-    def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Draw:
+    def propose(self, images: Tensor, positions: Tensor, logits: Tensor) -> Tensor:
         q = logits.softmax(-1)
         self._q.put(images, positions, q)
-        tokens = inverse_cdf(q, self._noise.uniform(images, positions, torch.zeros_like(positions), DRAFT))
-        return Draw(tokens, _logit(q, tokens))
+        return inverse_cdf(q, self._noise.uniform(images, positions, torch.zeros_like(positions), DRAFT))
 
     def propose_tokens(self, images: Tensor, positions: Tensor, tokens: Tensor) -> None:
         q = torch.zeros(len(tokens), self._q.values.shape[-1], device=tokens.device)
@@ -142,7 +129,7 @@ class MaximalCoupling(Coupling):
 
     def update(
         self, images: Tensor, positions: Tensor, logits: Tensor, tokens: Tensor, drafted: Tensor, rounds: Tensor
-    ) -> Draw:
+    ) -> Tensor:
         p = logits.softmax(-1)
         q = self._q.take(images, positions).to(p.dtype) * drafted[:, None]
         p_draft = p.gather(-1, tokens[:, None])[:, 0]
@@ -153,13 +140,7 @@ class MaximalCoupling(Coupling):
         residual = torch.where(empty, p, residual)
         drawn = inverse_cdf(residual, self._noise.uniform(images, positions, rounds, RESAMPLE))
         self._q.put(images, positions, p)
-        corrected = torch.where(accept, tokens, drawn)
-        return Draw(corrected, _logit(p, corrected))
-
-
-def _logit(weights: Tensor, tokens: Tensor) -> Tensor:
-    """log(p / (1 - p)) of each row's token, bounded to +-16."""
-    return torch.logit(weights.gather(-1, tokens[:, None])[:, 0].float(), eps=1e-7)
+        return torch.where(accept, tokens, drawn)
 
 
 def inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:

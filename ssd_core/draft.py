@@ -122,9 +122,8 @@ class HeadsDrafter(Drafter):
             embeddings.append(self._backbone.embed(state.tokens[at_images, sources]))  # [n, hidden]
         embedding = torch.cat(embeddings, dim=-1).expand(state.guidance_rows, -1, -1)
         predicted = self._heads.head(direction, offset)(torch.cat(features, dim=-1), embedding)
-        drawn = coupling.propose(at_images, at_positions, target(predicted))
-        state.tokens[at_images, at_positions] = drawn.tokens
-        state.margin[at_images, at_positions] = drawn.margins.float()
+        tokens = coupling.propose(at_images, at_positions, target(predicted))
+        state.tokens[at_images, at_positions] = tokens
         state.origin[at_images, at_positions] = VERTICAL if direction == "vertical" else HORIZONTAL
 
     @staticmethod

@@ -22,7 +22,6 @@ from .schedule import Schedule, Step
 from .state import DecodeState
 from .stream import Stream
 from .transformer import CacheWindow, KVCache, Rotary, rope_table
-from .window import WindowSizer
 
 OnRows = Callable[[RowsEvent], None]
 ShouldStop = Callable[[], bool]
@@ -52,7 +51,6 @@ class Engine:
         self._should_stop = should_stop
         self._rows = sampling.guidance_rows
         self._coupling = self._make_coupling(stream, seeds)
-        self._sizer = WindowSizer(len(seeds), schedule.survival) if schedule.survival > 0 else None
         self.state = DecodeState(stream, len(seeds), self._rows, backbone.hidden, backbone.dtype, backbone.device)
 
     def _make_coupling(self, stream: Stream, seeds: list[int]) -> Coupling:
@@ -113,8 +111,6 @@ class Engine:
             max(front, min(end, state.stream.skip_forced(drafted) + 1))
             for front, end, drafted in zip(starts, step.ends, state.drafted, strict=True)
         ]
-        if self._sizer is not None:
-            ends = self._sizer.cut(state, starts, ends)
         feed_from = state.clean
         if step.refeed:
             feed_from = [min(clean, max(front - 1, 0)) for clean, front in zip(state.clean, starts, strict=True)]
@@ -245,8 +241,10 @@ class Engine:
         logits = self._target(state.features[:, images, positions])
         drafted = positions < state.index(state.drafted)[images]
         before, rounds = state.tokens[at], state.rounds[at]
-        after, margins = self._coupling.update(images, positions, logits, before, drafted, rounds)
+        after = self._coupling.update(images, positions, logits, before, drafted, rounds)
         changed = (after != before) | ~drafted
+        state.tokens[at] = after
+        state.rounds[at] = rounds + 1
         if any(draft > start for draft, start in zip(state.drafted, starts, strict=True)):
             self._meter.verified(rounds, state.origin[at], drafted, changed)
         marks = torch.zeros_like(state.tokens, dtype=torch.bool)
@@ -257,11 +255,6 @@ class Engine:
         ):
             if has:
                 first[image] = position
-        if self._sizer is not None:
-            self._sizer.observe(state, starts, ends, first)
-        state.tokens[at] = after
-        state.rounds[at] = rounds + 1
-        state.margin[at] = margins.float()
         state.drafted = [max(drafted, end) for drafted, end in zip(state.drafted, ends, strict=True)]
         return marks, first
 

@@ -52,10 +52,6 @@ class Schedule(Protocol):
     @property
     def tolerance(self) -> float: ...
 
-    @property
-    def survival(self) -> float:
-        """Cut windows where the chance that a draft is reached falls below this; 0 never cuts."""
-
     def window(self, stream: Stream) -> int:
         """The largest number of stream positions between ``front`` and the end of a step."""
 
@@ -69,7 +65,6 @@ class AR:
 
     coupling: CouplingName = "gumbel"
     tolerance: float = field(default=0.0, init=False)
-    survival: float = field(default=0.0, init=False)
     name: str = field(default="ar", init=False)
 
     def __post_init__(self) -> None:
@@ -89,15 +84,12 @@ class Rolling:
 
     ``window_rows``: rows in the window, the front's own row included. ``window_tokens``: stream positions instead of
     rows. ``tolerance``: where the drawn token is y, keep a draft x if tolerance * p(x) >= p(y); 0 is exact mode, with
-    Gumbel coupling the very picture of plain decoding. ``survival``: cut the window where the estimated chance that all
-    drafts before a position hold falls below this; 0 keeps the full width. A cut window takes a few more forwards and
-    far fewer fed tokens, which pays where a forward costs by its width (CPU).
+    Gumbel coupling the very picture of plain decoding.
     """
 
     window_rows: int = 3
     window_tokens: int | None = None
     tolerance: float = 0.0
-    survival: float = 0.0
     coupling: CouplingName = "gumbel"
 
     def __post_init__(self) -> None:
@@ -105,8 +97,6 @@ class Rolling:
             raise SSDError(f"window_rows must be at least 1, got {self.window_rows}")
         if self.window_tokens is not None and self.window_tokens < 1:
             raise SSDError(f"window_tokens must be at least 1, got {self.window_tokens}")
-        if not 0 <= self.survival < 1:
-            raise SSDError(f"survival must be from 0 to below 1 (0 is off), got {self.survival}")
         _check_coupling(self.coupling, self.tolerance)
 
     @property
@@ -144,7 +134,6 @@ class Rounds:
     coupling: CouplingName = "maximal"
     tolerance: float = 0.0
     first_row_block: int = 5
-    survival: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if self.rounds < 0 or self.incremental_rounds < 0:

@@ -32,7 +32,6 @@ class DecodeState:
         self.features = torch.zeros(guidance_rows, batch, stream.length, hidden, dtype=dtype, device=device)
         self.rounds = torch.zeros(batch, stream.length, dtype=torch.int64, device=device)
         self.origin = torch.zeros(batch, stream.length, dtype=torch.int64, device=device)
-        self.margin = torch.zeros(batch, stream.length, dtype=torch.float32, device=device)
         self.front = [0] * batch
         self.drafted = [0] * batch
         self.computed = [0] * batch

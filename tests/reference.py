@@ -1,120 +1,22 @@
 """A slow, independent decoder to check the engine against. Written from the algorithm, not from the engine.
 
-Everything is numpy float64 and plain loops: a textbook Llama, no cache, no batch, no window tensors. Every forward
-computes all features anew from the prompt and the tokens as they stand. Only the random numbers come from the core.
+Everything is numpy float64 and plain loops: no cache, no batch, no window tensors. Every forward computes all features
+anew from the prompt and the tokens as they stand. Only the random numbers come from the core.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from textbook import Array, angles, inverse_cdf, llama, rms, silu, truncated, weights_of
 from toys import ToyBackbone
 
 from ssd_core import Sampling
 from ssd_core.heads import SpatialHeads
 from ssd_core.noise import ACCEPT, DRAFT, RESAMPLE, Noise
-
-Array = np.ndarray
-Weights = dict[str, Array]
-
-
-def weights_of(module: torch.nn.Module) -> Weights:
-    return {name: t.detach().double().numpy() for name, t in module.state_dict().items()}
-
-
-def rms(x: Array, weight: Array, eps: float = 1e-6) -> Array:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
-
-
-def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
-
-
-def softmax(x: Array) -> Array:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def angles(positions: Array, head_dim: int, theta: float) -> Array:
-    """Rotation angles [n, head_dim / 2] of positions [n, axes]: each axis turns its own share of the pairs."""
-    axes = positions.shape[1]
-    share = head_dim // 2 // axes
-    columns = []
-    for axis in range(axes):
-        for j in range(share):
-            columns.append(positions[:, axis] * theta ** (-j / share))
-    return np.stack(columns, axis=1)
-
-
-def rotate(x: Array, angle: Array) -> Array:
-    """Turns the pairs (j, j + head_dim / 2) of x [n, head_dim]."""
-    half = x.shape[1] // 2
-    out = np.empty_like(x)
-    for j in range(half):
-        c, s = np.cos(angle[:, j]), np.sin(angle[:, j])
-        out[:, j] = x[:, j] * c - x[:, j + half] * s
-        out[:, j + half] = x[:, j + half] * c + x[:, j] * s
-    return out
-
-
-def llama(w: Weights, heads: int, kv_heads: int, head_dim: int, x: Array, angle: Array, eps: float = 1e-6) -> Array:
-    """Textbook Llama layers on embeddings x [n, hidden]; returns features before the final norm."""
-    n = len(x)
-    layers = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("layers."))
-    hidden_future = np.triu(np.full((n, n), -np.inf), 1)
-    for layer in range(layers):
-        p = f"layers.{layer}."
-        qkv = rms(x, w[p + "attention_norm.weight"], eps) @ w[p + "attention.qkv.weight"].T
-        parts = [qkv[:, i * head_dim : (i + 1) * head_dim] for i in range(heads + 2 * kv_heads)]
-        outputs = []
-        for head in range(heads):
-            group = head // (heads // kv_heads)
-            query, key, value = parts[head], parts[heads + group], parts[heads + kv_heads + group]
-            if p + "attention.q_norm.weight" in w:
-                query = (
-                    layer_norm(query) * w[p + "attention.q_norm.weight"][head] + w[p + "attention.q_norm.bias"][head]
-                )
-                key = layer_norm(key) * w[p + "attention.k_norm.weight"][group] + w[p + "attention.k_norm.bias"][group]
-            scores = rotate(query, angle) @ rotate(key, angle).T / math.sqrt(head_dim)
-            outputs.append(softmax(scores + hidden_future) @ value)
-        x = x + np.concatenate(outputs, axis=1) @ w[p + "attention.out.weight"].T
-        inner = rms(x, w[p + "mlp_norm.weight"], eps) @ w[p + "mlp.gate_up.weight"].T
-        gate, up = np.split(inner, 2, axis=1)
-        x = x + (silu(gate) * up) @ w[p + "mlp.down.weight"].T
-    return x
-
-
-def layer_norm(x: Array, eps: float = 1e-5) -> Array:
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-
-
-def truncated(logits: Array, sampling: Sampling) -> Array:
-    """Probabilities [codes] after temperature, top-k and top-p, each code judged by itself."""
-    codes = len(logits)
-    if sampling.temperature == 0:
-        return np.eye(codes)[int(np.argmax(logits))]
-    logits = logits / sampling.temperature
-    keep = [True] * codes
-    if sampling.top_k:
-        keep = [sum(other > logits[c] for other in logits) < sampling.top_k for c in range(codes)]
-    logits = np.where(keep, logits, -np.inf)
-    if sampling.top_p < 1:
-        p = softmax(logits)
-        logits = np.where([p[p > p[c]].sum() < sampling.top_p for c in range(codes)], logits, -np.inf)
-    return softmax(logits)
-
-
-def inverse_cdf(weights: Array, u: float) -> int:
-    total, running = float(weights.sum()), 0.0
-    for code, weight in enumerate(weights):
-        running += float(weight)
-        if running > u * total:
-            return code
-    return int(np.flatnonzero(weights)[-1])
 
 
 class Reference:
@@ -169,9 +71,8 @@ class Reference:
 
     def predicted(self, direction: str, offset: int, source: int) -> Array:
         """What a spatial head predicts from ``source``: features [guidance rows, hidden]."""
-        shifts = (0,)
-        if direction == "vertical" and self.heads is not None and self.heads.spec.neighbours:
-            shifts = (-1, 0, 1)
+        wide = direction == "vertical" and self.heads is not None and self.heads.spec.neighbours
+        shifts = (-1, 0, 1) if wide else (0,)
         column = source % self.stride
         near = [
             source + s if 0 <= column + s < self.cols and source + s < self.features.shape[1] else source
@@ -214,10 +115,13 @@ class Reference:
         else:
             self.put(position, inverse_cdf(q, self.uniform(position, 0, DRAFT)))
 
-    def draft_copy(self, position: int) -> None:
+    def draft_copy(self, position: int) -> bool:
+        if position == 0:
+            return False
         token = self.tokens[position - self.stride if position >= self.stride else position - 1]
         self.q[position] = np.eye(self.backbone.codes)[token]
         self.put(position, token)
+        return True
 
     def correct(self, position: int, coupling: str, tolerance: float = 0.0) -> bool:
         """Judges the token at ``position`` (or draws it if there is none); True if it changed."""
@@ -260,9 +164,14 @@ class Reference:
         return self.grid()
 
     def published(
-        self, rounds: int, rows_per_block: int = 1, incremental: int = 0, fused: bool = False, coupling: str = "maximal",
+        self,
+        rounds: int,
+        rows_per_block: int = 1,
+        incremental: int = 0,
+        fused: bool = False,
+        coupling: str = "maximal",
         block: int = 5,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The published schedule: blocks, a fixed number of blind rounds, commit (paper section 3)."""
         self.forward(1)
         self.correct(0, coupling)
@@ -345,7 +254,7 @@ class Reference:
     def _rule(self) -> Callable[[int, str], bool]:
         """How the next position is drafted; the function returned says False where nothing is known to draft from."""
         if self.heads is None:
-            return lambda position, _: position > 0 and (self.draft_copy(position) or True)
+            return lambda position, _: self.draft_copy(position)
         spec = self.heads.spec
 
         def by_heads(position: int, coupling: str) -> bool:

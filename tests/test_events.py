@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -23,7 +24,7 @@ def watch(schedule: Schedule, batch: int = 2, heads: bool = True) -> tuple[Gener
 @every_schedule
 @pytest.mark.parametrize("heads", [True, False], ids=["heads", "copies"])
 def test_events_tell_the_story(schedule: Schedule, heads: bool) -> None:
-    """Counts only grow, accepted cells never change again, -1 stands behind everything known, the last event is the result."""
+    """Counts only grow, accepted cells stay, -1 stands behind everything known, the last event is the result."""
     got, events = watch(schedule, heads=heads)
     rows, cols = got.report.grid
     final = got.tokens.flatten(1)
@@ -116,7 +117,7 @@ def test_acceptance_is_the_share_of_kept_drafts(schedule: Schedule) -> None:
     assert set(report.acceptance_by_direction) <= {"horizontal", "vertical"}
     if isinstance(schedule, Rolling):
         judged = kept = 0
-        for before, event in zip(events, events[1:], strict=False):
+        for before, event in itertools.pairwise(events):
             if event.kind == "corrected":
                 start = before.accepted[0]
                 drafts = before.codes.flatten()[start:] >= 0

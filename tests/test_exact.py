@@ -31,7 +31,13 @@ SAMPLINGS = [
     Sampling(guidance=0.0, top_k=4),
     Sampling(guidance=2.0, temperature=0.0),
 ]
-WINDOWS = [*(Rolling(rows) for rows in (1, 2, 3, 4)), *(Rolling(window_tokens=n) for n in (2, 7))]
+# Each kind with two of the samplings, each sampling with two of the kinds.
+PAIRS = [(kind, SAMPLINGS[(i + j) % 4]) for i, kind in enumerate(KINDS) for j in (0, 1)]
+WINDOWS = [
+    *(Rolling(rows) for rows in (1, 2, 3, 4)),
+    *(Rolling(window_tokens=n) for n in (2, 7)),
+    Rolling(3, survival=0.3),
+]
 PROMPTS = ["a", "bcdef", "gab"]
 
 
@@ -58,8 +64,7 @@ def test_plain_decoding_equals_the_reference(kind: str, sampling: Sampling) -> N
             assert got.tokens[image].tolist() == want.tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize(("kind", "sampling"), PAIRS, ids=str)
 def test_every_window_and_drafter_gives_plain_tokens(kind: str, sampling: Sampling) -> None:
     """Three prompts in a batch, five drafters, rows and tokens as windows."""
     backbone = ToyBackbone(4, 4, dtype=DOUBLE, **KINDS[kind])
@@ -73,10 +78,10 @@ def test_every_window_and_drafter_gives_plain_tokens(kind: str, sampling: Sampli
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_seeds_in_float32(kind: str) -> None:
-    """The dtype that users run on a CPU: 40 seeds a drafter, drawn as a batch of eight and one by one."""
+    """The dtype that users run on a CPU: 16 seeds a drafter, drawn as a batch of eight and one by one."""
     backbone = ToyBackbone(5, 6, **KINDS[kind])
     for heads in (None, toy_heads(backbone)):
-        for seed in range(0, 40, 8):
+        for seed in range(0, 16, 8):
             want = draw(backbone, AR(), seed=seed, batch=8).tokens
             assert torch.equal(draw(backbone, Rolling(), seed=seed, batch=8, heads=heads).tokens, want)
             single = draw(backbone, Rolling(2), seed=seed + 3, heads=heads)
@@ -142,7 +147,7 @@ def test_more_tolerance_means_fewer_forwards() -> None:
 
 
 def test_enough_rounds_are_exact_too() -> None:
-    """Fixed rounds with Gumbel coupling settle on plain decoding's tokens once there are as many as a block has codes."""
+    """Fixed rounds with Gumbel coupling settle on plain decoding's tokens once they outnumber a block's codes."""
     backbone = ToyBackbone(4, 4, dtype=DOUBLE)
     want = draw(backbone, AR(), batch=3).tokens
     heads = toy_heads(backbone, horizontal=1)
@@ -153,7 +158,7 @@ def test_enough_rounds_are_exact_too() -> None:
         assert not torch.equal(draw(backbone, few, batch=3, heads=heads).tokens, want)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.integers(0, 2**64 - 1),
     st.floats(0, 8),

@@ -27,6 +27,7 @@ ROLLING = [
     Rolling(2, coupling="maximal"),
     Rolling(window_tokens=2, coupling="maximal"),
     Rolling(window_tokens=3, coupling="maximal"),
+    Rolling(2, coupling="maximal", survival=0.5),
 ]
 
 
@@ -61,7 +62,13 @@ def law(backbone: ToyBackbone, sampling: Sampling) -> np.ndarray:
 
 
 def tail(
-    backbone: ToyBackbone, schedule: Schedule, sampling: Sampling, *, heads: bool, seed: int = 0, pictures: int = PICTURES
+    backbone: ToyBackbone,
+    schedule: Schedule,
+    sampling: Sampling,
+    *,
+    heads: bool,
+    seed: int = 0,
+    pictures: int = PICTURES,
 ) -> float:
     """How likely a fit this bad is if the pictures have the enumerated law."""
     drafts = toy_heads(backbone, horizontal=2, vertical=1, seed=7) if heads else None
@@ -80,7 +87,7 @@ def test_plain_decoding_has_the_enumerated_law(coupling: str, sampling: Sampling
 
 
 @pytest.mark.parametrize("heads", [True, False], ids=["heads", "copies"])
-@pytest.mark.parametrize("schedule", ROLLING, ids=["1 row", "2 rows", "2 tokens", "3 tokens"])
+@pytest.mark.parametrize("schedule", ROLLING, ids=["1 row", "2 rows", "2 tokens", "3 tokens", "cut"])
 @pytest.mark.parametrize("end_of_line", [True, False])
 def test_rolling_with_maximal_coupling_has_the_law(schedule: Rolling, heads: bool, end_of_line: bool) -> None:
     """Prefix commit: nothing is final under a context that changed, so every picture keeps its probability."""

@@ -70,7 +70,7 @@ def kolmogorov(sample: np.ndarray, cdf: np.ndarray) -> float:
 def test_uniform_law() -> None:
     """200,000 numbers: strictly inside (0, 1), mean, variance and shape of the uniform law (KS at 0.1 %)."""
     u = uniforms(200_000).double().sort().values.numpy()
-    assert 0 < u[0]
+    assert u[0] > 0
     assert u[-1] < 1
     assert abs(u.mean() - 0.5) < 4 * math.sqrt(1 / 12 / len(u))
     assert abs(u.var() - 1 / 12) < 1e-3
@@ -141,7 +141,9 @@ def test_gumbel_shares_no_word_with_the_uniforms() -> None:
 def test_image_seeds(seed: int, batch: int) -> None:
     """All 64 bits of a seed count; a batch counts up and wraps at 2**64."""
     assert image_seeds(seed, batch) == [(seed + k) % 2**64 for k in range(batch)]
-    assert float(uniforms(1, seed=seed)) == float(Noise(image_seeds(seed, batch), CPU).uniform(*[torch.tensor([0])] * 3, ACCEPT))
+    assert float(uniforms(1, seed=seed)) == float(
+        Noise(image_seeds(seed, batch), CPU).uniform(*[torch.tensor([0])] * 3, ACCEPT)
+    )
 
 
 def test_last_seed_wraps_to_the_first() -> None:

@@ -1,4 +1,4 @@
-"""Perfect drafts: every one is accepted, by every coupling, and a picture costs as few forwards as the windows allow."""
+"""Perfect drafts: every one is accepted, by every coupling, and a picture costs no more forwards than windows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_perfect_heads_are_always_accepted(coupling: Any, guidance: float) -> No
         assert got.report.total_forwards == forwards
     if coupling == "gumbel":
         plain = draw(backbone, AR(), sampling=Sampling(guidance), batch=3)
-        assert torch.equal(draw(backbone, Rolling(), heads=heads, sampling=Sampling(guidance), batch=3).tokens, plain.tokens)
+        assert torch.equal(
+            draw(backbone, Rolling(), heads=heads, sampling=Sampling(guidance), batch=3).tokens, plain.tokens
+        )
 
 
 def test_copies_of_a_constant_picture_are_accepted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -115,6 +116,6 @@ def test_heads_that_do_not_reach(offsets: tuple[int, int], schedule: Rounds) -> 
         draw(backbone, schedule, heads=toy_heads(backbone, *offsets), on_rows=events.append)
     except SSDError:
         return
-    for before, event in zip(events, events[1:], strict=False):
+    for before, event in itertools.pairwise(events):
         if event.kind == "accepted":  # what becomes final was drafted or drawn before
             assert int(before.codes.flatten()[: event.accepted[0]].min()) >= 0

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import reference
+import textbook
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_truncation_equals_the_reference(values: Tensor, sampling: Sampling) -> 
     """Any temperature, top-k and top-p on distinct logits: the same distribution, excluded codes exactly 0."""
     gaps = values.sort().values.diff()
     assume(bool((gaps > 1e-6).all()))  # ties have tests of their own
-    got, want = law(values, sampling), reference.truncated(values.numpy(), sampling)
+    got, want = law(values, sampling), textbook.truncated(values.numpy(), sampling)
     np.testing.assert_allclose(got, want, atol=1e-12)
     assert ((got == 0) == (want == 0)).all()
 
@@ -105,7 +105,9 @@ def test_guidance_formula(images: int, positions: int, weight: float, dtype: tor
     assert got.shape == (images, positions, 5)
     for image in range(images):
         conditional, unconditional = both[image], both[images + image]
-        torch.testing.assert_close(got[image], (1 - weight) * unconditional + weight * conditional, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            got[image], (1 - weight) * unconditional + weight * conditional, atol=1e-5, rtol=1e-5
+        )
 
 
 def test_guidance_is_mixed_in_float32() -> None:

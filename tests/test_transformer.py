@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import reference
+import textbook
 import torch
 from torch import Tensor
 from toys import randomise
@@ -112,10 +112,10 @@ def test_sequences_may_feed_different_positions() -> None:
 def test_equals_the_textbook(name: str) -> None:
     decoder, x = make(name), inputs(sequences=1)
     spec = decoder.spec
-    angle = reference.angles(np.arange(LENGTH)[:, None].astype(float), 8, 100.0)
+    angle = textbook.angles(np.arange(LENGTH)[:, None].astype(float), 8, 100.0)
     rotary = torch.from_numpy(np.cos(angle)), torch.from_numpy(np.sin(angle))
-    want = reference.llama(
-        reference.weights_of(decoder), spec.heads, spec.kv_heads, spec.head_dim, x[0].numpy(), angle, spec.norm_eps
+    want = textbook.llama(
+        textbook.weights_of(decoder), spec.heads, spec.kv_heads, spec.head_dim, x[0].numpy(), angle, spec.norm_eps
     )
     assert np.abs(decoder(x, rotary)[0].numpy() - want).max() < 1e-9
 
@@ -125,7 +125,7 @@ def test_rope_tables_and_rotation(positions: list[list[int]]) -> None:
     """One axis is Llama's rope, two axes turn half of the pairs each; float32 tables hold 1e-5."""
     place = torch.tensor(positions, dtype=torch.float32)
     cos, sin = rope_table(place, 8, 10000.0)
-    angle = reference.angles(place.double().numpy(), 8, 10000.0)
+    angle = textbook.angles(place.double().numpy(), 8, 10000.0)
     assert cos.dtype == sin.dtype == torch.float32
     assert cos.shape == (len(positions), 4)
     np.testing.assert_allclose(cos.numpy(), np.cos(angle), atol=1e-5)
@@ -133,7 +133,7 @@ def test_rope_tables_and_rotation(positions: list[list[int]]) -> None:
     x = torch.randn(1, len(positions), 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     turned = rotate(x, (cos, sin))
     for head in range(3):
-        want = reference.rotate(x[0, :, head].numpy(), angle)
+        want = textbook.rotate(x[0, :, head].numpy(), angle)
         np.testing.assert_allclose(turned[0, :, head].numpy(), want, atol=1e-4)
     assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1))
 

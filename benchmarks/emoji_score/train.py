@@ -121,6 +121,7 @@ def main() -> None:
         name: value.half() if value.is_floating_point() else value for name, value in detector.state_dict().items()
     }
     save_file({name: value.contiguous() for name, value in state.items()}, WEIGHTS)
+    WEIGHTS.chmod(0o644)  # safetensors writes files for their owner alone
     evaluate(detector, tokenizer)
 
 

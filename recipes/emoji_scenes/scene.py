@@ -72,54 +72,43 @@ class SceneSource:
 
 
 def place(spec: SceneSpec, rows: int, cols: int, rng: random.Random) -> tuple[Box, ...]:
-    """Chooses one size for the scene and a box for each object.
+    """A box for each object, on even rows and columns; the caption decides layout and size, chance only shifts.
 
-    The picture is split into bands of slots, one object a slot, so sprites never overlap; objects side by side
-    stand at nearly the same height and objects above one another at nearly the same column, so that every
-    relation is plain to see.
+    The picture is split into bands of slots, one object a slot, from left to right and from the top. An object
+    stands in the middle of its slot or two cells beside it, and a single band in the middle of the picture (of its
+    ground, where it has one) or two cells higher. So sprites never overlap and every relation is plain to see.
     """
-    size = _draw_size(len(spec.things), min(rows, cols), rng)
-    bands = _bands(spec, rng)
-    if bands == (3,) and cols < 3 * size:
-        bands = (2, 1)
-    boxes: list[Box] = []
+    count = len(spec.things)
+    size = sprite_size(count, min(rows, cols))
+    bands = _bands(spec, fits_three=cols >= 3 * size)
     first_row = 0
     if len(bands) == 1:
         first_row = max(0, min(horizon(spec.background, rows) - size // 2, rows - size))
     height = (rows - first_row) // len(bands)
-    shared_col = rng.randint(0, cols - size)
-    for index, count in enumerate(bands):
-        top = first_row + index * height
-        base = rng.randint(top, top + height - size)
-        for slot in range(count):
-            left, right = slot * cols // count, (slot + 1) * cols // count
-            row = _clamp(base + rng.randint(-1, 1), top, top + height - size) if count > 1 else base
-            if count > 1:
-                col = rng.randint(left, right - size)
-            elif len(bands) > 1:
-                col = _clamp(shared_col + rng.randint(-1, 1), 0, cols - size)
-            else:
-                col = shared_col
-            boxes.append(Box(row, col, size))
+    boxes: list[Box] = []
+    for band, slots in enumerate(bands):
+        top = first_row + band * height
+        row = _even_middle(top, height, size) - (rng.choice((0, 2)) if height >= size + 4 else 0)
+        for slot in range(slots):
+            left, right = slot * cols // slots, (slot + 1) * cols // slots
+            middle = _even_middle(left, right - left, size)
+            shifts = [shift for shift in (-2, 0, 2) if left <= middle + shift <= right - size]
+            boxes.append(Box(row, middle + (rng.choice(shifts) if shifts else 0), size))
     return tuple(boxes[::-1] if spec.relation in ("right of", "below") else boxes)
 
 
-def _bands(spec: SceneSpec, rng: random.Random) -> tuple[int, ...]:
-    """How many objects each horizontal band holds, from the top."""
-    if spec.relation:
-        return (2,) if spec.relation in ("left of", "right of") else (1, 1)
-    layouts: dict[int, list[tuple[int, ...]]] = {1: [(1,)], 2: [(2,), (2,), (1, 1)], 3: [(3,), (2, 1)], 4: [(2, 2)]}
-    return rng.choice(layouts[len(spec.things)])
-
-
-def _draw_size(count: int, side: int, rng: random.Random) -> int:
+def sprite_size(count: int, side: int) -> int:
     """Sprite side in cells for ``count`` objects in a picture whose shorter side has ``side`` cells."""
-    if side < 24:
-        return rng.choice({1: (8, 12), 2: (6, 8), 3: (6,), 4: (6, 8)}[count])
-    if side < 32:
-        return rng.choice({1: (8, 12), 2: (8, 8, 12), 3: (6, 8), 4: (8,)}[count])
-    return rng.choice({1: (12,), 2: (8, 12), 3: (8,), 4: (8, 12)}[count])
+    return 12 if count == 1 or (count == 2 and side >= 24) else 8
 
 
-def _clamp(value: int, low: int, high: int) -> int:
-    return max(low, min(high, value))
+def _bands(spec: SceneSpec, fits_three: bool) -> tuple[int, ...]:
+    """How many objects each horizontal band holds, from the top."""
+    if spec.relation in ("above", "below"):
+        return (1, 1)
+    return {1: (1,), 2: (2,), 3: (3,) if fits_three else (2, 1), 4: (2, 2)}[len(spec.things)]
+
+
+def _even_middle(start: int, length: int, size: int) -> int:
+    """First cell of ``size`` cells in the middle of a stretch, rounded down to an even number."""
+    return (start + (length - size) // 2) // 2 * 2

@@ -1,4 +1,4 @@
-"""The sprites: every object in three sizes and, for some, four colours, each rendered exactly once."""
+"""The sprites: every object in two sizes and, for some, four colours, each rendered exactly once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .words import COLOURS, NATURAL_COLOUR, OBJECTS
 CELL = 8
 """Pixels a side of a token cell."""
 
-SIZES: tuple[int, ...] = (6, 8, 12)
-"""Sprite sides in cells (48, 64 and 96 pixels)."""
+SIZES: tuple[int, ...] = (8, 12)
+"""Sprite sides in cells (64 and 96 pixels)."""
 
 Floats = NDArray[np.float32]
 

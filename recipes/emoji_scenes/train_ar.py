@@ -28,7 +28,7 @@ from .tokenizer import load_tokenizer
 MATRIX_RATE = 0.02
 OTHER_RATE = 3e-3
 WARM_UP_STEPS = 60
-HOLD = 0.5
+HOLD = 0.62
 """Share of the plan at full learning rate; then it falls in a line to ``LAST_RATE``."""
 LAST_RATE = 0.02
 EMA = 0.99
@@ -37,9 +37,10 @@ CODES_A_MICRO_BATCH = 1536
 CHECK_SECONDS = 240
 
 PLAN: tuple[tuple[float, dict[Grid, float]], ...] = (
-    (0.40, {(16, 16): 1.0}),
-    (0.80, {(24, 24): 0.8, (16, 16): 0.2}),
-    (1.01, {(24, 24): 0.55, (16, 16): 0.15, (32, 32): 0.1, (24, 32): 0.1, (32, 24): 0.1}),
+    (0.56, {(16, 16): 1.0}),
+    (0.72, {(16, 16): 0.6, (24, 24): 0.4}),
+    (0.88, {(24, 24): 0.7, (16, 16): 0.3}),
+    (1.01, {(24, 24): 0.52, (16, 16): 0.18, (32, 32): 0.1, (24, 32): 0.1, (32, 24): 0.1}),
 )
 """Grid mix up to each share of the plan."""
 

@@ -1,0 +1,140 @@
+"""The embedded model as shipped: it loads, its cache is exact, and exact mode draws plain decoding's picture."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
+from ssd_core.families import ASSETS
+from ssd_core.families.emoji import EmojiBackbone
+from ssd_core.heads import SpatialHeads
+from ssd_core.transformer import CacheWindow, KVCache, rope_table
+
+SMALLEST = (16, 16)
+needs_heads = pytest.mark.skipif(not (ASSETS / "heads.safetensors").exists(), reason="the heads are not there yet")
+
+
+@functools.cache
+def embedded() -> EmojiBackbone:
+    backbone = load_backbone()
+    assert isinstance(backbone, EmojiBackbone)
+    return backbone
+
+
+@functools.cache
+def built_in_heads() -> SpatialHeads:
+    return load_heads(embedded())
+
+
+def prompt() -> str:
+    """A prompt that the vocabulary holds, whatever it is."""
+    known = [word for word in ("red", "heart", "grass") if word in embedded().words()]
+    return " ".join(known or embedded().words()[:2])
+
+
+def test_it_loads_and_fits_its_promises() -> None:
+    backbone = embedded()
+    assert (24, 24) in backbone.grids
+    assert SMALLEST in backbone.grids
+    assert backbone.dtype == torch.float32
+    assert sum(file.stat().st_size for file in ASSETS.iterdir()) < 30 * 2**20
+    words = backbone.words()
+    assert len(set(words)) == len(words) > 20
+    for word in words:
+        backbone.prompt_ids([word], "", backbone.default_grid, guided=False)
+
+
+@needs_heads
+def test_heads_fit_the_weights() -> None:
+    spec = built_in_heads().spec
+    assert spec.fingerprint == embedded().fingerprint
+    assert spec.horizontal[:1] == (1,)
+    assert spec.vertical[:1] == (1,)
+
+
+@pytest.mark.parametrize("width", [1, 17, 40])
+def test_cached_windows_equal_one_pass(width: int) -> None:
+    """K-wide cached features of the real weights in float64 equal one uncached causal pass, below 1e-9."""
+    backbone = embedded()
+    rows = backbone.prompt_rows([prompt()], "", SMALLEST, guided=False)
+    stream = backbone.stream(SMALLEST)
+    length = 60 if width == 1 else 17 * 12
+    tokens = stream.blank(1)[:, :length]
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(backbone.codes, tokens.shape, generator=generator)
+    tokens = torch.where(stream.forced_mask[:length], tokens, drawn)
+    decoder = load_backbone(dtype=torch.float64).decoder
+    x = torch.cat((rows.embeddings, backbone.embed(tokens)), 1).double()
+    places = torch.cat((rows.positions, rows.stream_positions[:, :length]), 1)[0]
+    cos, sin = rope_table(places, decoder.spec.head_dim, backbone.rope_theta)
+    whole = decoder(x, (cos, sin))
+    cache = KVCache(decoder.spec, 1, x.shape[1], torch.float64, torch.device("cpu"))
+    for start in range(0, x.shape[1], width):
+        end = min(start + width, x.shape[1])
+        slots = torch.arange(start, end)
+        window = CacheWindow(slots, end, (torch.arange(end) <= slots[:, None])[None, None])
+        piece = decoder(x[:, start:end], (cos[slots], sin[slots]), cache, window)
+        assert float((piece - whole[:, start:end]).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize(("seed", "guidance"), [(0, None), (7, 1.0)])
+@pytest.mark.parametrize("drafts", [pytest.param("heads", marks=needs_heads), "copies"])
+def test_exact_mode_is_plain_decoding(seed: int, guidance: float | None, drafts: str) -> None:
+    """Float32, heads and copies: the same codes and pixels as AR, in a fraction of the forwards."""
+    backbone = embedded()
+    sampling = backbone.default_sampling if guidance is None else Sampling(guidance)
+    want = generate(backbone, prompt(), schedule=AR(), sampling=sampling, grid=SMALLEST, seed=seed)
+    assert want.report.total_forwards == 256
+    heads = built_in_heads() if drafts == "heads" else None
+    got = generate(backbone, prompt(), heads=heads, sampling=sampling, grid=SMALLEST, seed=seed)
+    assert torch.equal(got.tokens, want.tokens)
+    assert torch.equal(got.images, want.images)
+    assert got.report.total_forwards < 128
+
+
+@pytest.mark.slow
+@needs_heads
+def test_exact_mode_on_the_default_grid() -> None:
+    """24x24, a batch of different prompts, several windows."""
+    backbone, heads = embedded(), built_in_heads()
+    prompts = list(backbone.words()[:3])
+    want = generate(backbone, prompts, schedule=AR(), seed=2**40)
+    for schedule in (Rolling(), Rolling(2), Rolling(4), Rolling(window_tokens=30)):
+        got = generate(backbone, prompts, heads=heads, schedule=schedule, seed=2**40)
+        assert torch.equal(got.tokens, want.tokens)
+
+
+@needs_heads
+def test_heads_draft_better_than_copies() -> None:
+    """What the heads are for: more drafts accepted and fewer forwards than copying the row above."""
+    heads, copies = (
+        generate(embedded(), prompt(), heads=h, grid=SMALLEST, batch=3, seed=20).report
+        for h in (built_in_heads(), None)
+    )
+    assert heads.acceptance is not None
+    assert copies.acceptance is not None
+    assert heads.acceptance_by_direction["vertical"] > copies.acceptance_by_direction["copy"]
+    assert heads.total_forwards < copies.total_forwards
+
+
+@needs_heads
+def test_published_rounds_run_on_the_real_model() -> None:
+    got = generate(embedded(), prompt(), heads=built_in_heads(), schedule=Rounds(1), grid=SMALLEST)
+    assert got.report.total_forwards <= 1 + 3 + 15
+    assert int(got.tokens.max()) < embedded().codes
+
+
+def test_pictures() -> None:
+    """Pixels in 0..1; most patches of a drawn picture are read back as the code they were drawn from."""
+    backbone = embedded()
+    got = generate(backbone, [prompt(), backbone.words()[0]], grid=SMALLEST, seed=3)
+    assert got.images.shape == (2, 128, 128, 3)
+    assert 0 <= float(got.images.min()) < float(got.images.max()) <= 1
+    assert float(got.images.std()) > 0.05  # not one flat colour
+    again = backbone.encode_pixels(got.images)
+    assert again.shape == got.tokens.shape
+    repeated = backbone.decode_pixels(again)
+    assert float((repeated - got.images).abs().mean()) < 0.05
