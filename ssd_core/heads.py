@@ -104,6 +104,8 @@ def save_heads(heads: SpatialHeads, path: str | Path, dtype: torch.dtype = torch
 
 def read_heads_spec(path: str | Path) -> HeadsSpec:
     """Reads the spec of a heads file without its weights. Raises SSDError when the file is not one."""
+    if not Path(path).is_file():
+        raise SSDError(f"there is no heads file {path}; check the name, or decode without heads")
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}

@@ -25,7 +25,6 @@ SCHEDULES: dict[str, Schedule] = {
     "rolling tokens": Rolling(window_tokens=5),
     "rolling maximal": Rolling(2, coupling="maximal"),
     "rolling tolerant": Rolling(3, tolerance=3.0),
-    "rolling cut": Rolling(4, survival=0.4, tolerance=0.5),
     "rounds fused": Rounds(2),
     "rounds separate": Rounds(1, commit="separate"),
     "rounds staged": Rounds(2, 2, 1),

@@ -36,7 +36,6 @@ PAIRS = [(kind, SAMPLINGS[(i + j) % 4]) for i, kind in enumerate(KINDS) for j in
 WINDOWS = [
     *(Rolling(rows) for rows in (1, 2, 3, 4)),
     *(Rolling(window_tokens=n) for n in (2, 7)),
-    Rolling(3, survival=0.3),
 ]
 PROMPTS = ["a", "bcdef", "gab"]
 

@@ -172,8 +172,7 @@ class OracleDrafter(Drafter):
                 tokens = state.tokens[image, :position]
                 features = torch.stack([self._backbone.true_feature(prompt, tokens) for prompt in prompts])
                 at = state.index([image]), state.index([position])
-                drawn = coupling.propose(*at, target(features[:, None]))
-                state.tokens[at], state.margin[at] = drawn.tokens, drawn.margins.float()
+                state.tokens[at] = coupling.propose(*at, target(features[:, None]))
                 state.origin[at] = VERTICAL
                 position = state.stream.skip_forced(position + 1)
             state.drafted[image] = max(state.drafted[image], position)

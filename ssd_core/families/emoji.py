@@ -118,7 +118,13 @@ def load_emoji(folder: Path, device: torch.device, dtype: torch.dtype) -> EmojiB
         raise SSDError(f"{folder} has emoji-scenes format {config.get('format')}, this release reads format 1")
     model_file = folder / "model.safetensors"
     model, pixels = _read(model_file), _read(folder / "pixels.safetensors")
-    backbone = EmojiBackbone(config, hashlib.sha256(model_file.read_bytes()).hexdigest())
+    try:
+        backbone = EmojiBackbone(config, hashlib.sha256(model_file.read_bytes()).hexdigest())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SSDError(
+            f"{folder / 'config.json'} has a missing or wrong field ({type(error).__name__}: {error}); "
+            "reinstall the extension or fetch its repository again"
+        ) from error
     renamed = {name.replace("embed.", "embedding.", 1): t for name, t in model.items()}
     _fill(backbone, {**renamed, **{f"pixels.{name}": t for name, t in pixels.items()}}, folder)
     backbone.to(device=device, dtype=dtype)

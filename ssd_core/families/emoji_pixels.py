@@ -26,7 +26,8 @@ class _Residual(nn.Module):
         nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.relu(self.first(F.relu(x))))
+        out: Tensor = x + self.second(F.relu(self.first(F.relu(x))))
+        return out
 
 
 class EmojiPixels(nn.Module):
@@ -89,7 +90,8 @@ class EmojiPixels(nn.Module):
             )
         batch, height, width, _ = images.shape
         patches = images.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, 3).transpose(2, 3)
-        return self.encoder(patches.flatten(3) * 2 - 1)  # [B, rows, cols, code_dim]
+        features: Tensor = self.encoder(patches.flatten(3) * 2 - 1)  # [B, rows, cols, code_dim]
+        return features
 
     def nearest(self, features: Tensor) -> Tensor:
         """Index of the nearest codebook entry: float [..., code_dim] -> int64 [...]."""
@@ -101,7 +103,8 @@ class EmojiPixels(nn.Module):
     def pixels(self, features: Tensor) -> Tensor:
         """Decodes quantised features: float [B, rows, cols, code_dim] -> float [B, rows*8, cols*8, 3], not clamped."""
         grid = features.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-        return (self.decoder(grid).permute(0, 2, 3, 1) + 1) / 2
+        decoded: Tensor = self.decoder(grid)
+        return (decoded.permute(0, 2, 3, 1) + 1) / 2
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
