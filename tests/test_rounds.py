@@ -49,7 +49,7 @@ def separate_forwards(rows: int, cols: int, end_of_line: bool, schedule: Rounds)
 def test_forwards_by_formula(block: tuple[int, ...], end_of_line: bool) -> None:
     for rows, cols in ((1, 1), (1, 8), (6, 1), (4, 7), (6, 3)):
         backbone = ToyBackbone(rows, cols, end_of_line=end_of_line)
-        schedule = Rounds(*block, commit="separate", first_row_block=4)  # type: ignore[misc]
+        schedule = Rounds(*block, commit="separate", first_row_block=4)  # type: ignore[arg-type]
         report = draw(backbone, schedule, heads=toy_heads(backbone)).report
         assert report.total_forwards == separate_forwards(rows, cols, end_of_line, schedule)
         assert report.forwards["prefill"] == 1
@@ -78,11 +78,11 @@ def test_tokens_equal_the_reference(block: tuple[int, ...], commit: str, couplin
     backbone = ToyBackbone(5, 4, end_of_line=end_of_line, dtype=DOUBLE)
     heads = toy_heads(backbone)
     sampling = Sampling(2.0, top_k=9) if end_of_line else Sampling()
-    schedule = Rounds(*block, commit=commit, coupling=coupling, first_row_block=2)  # type: ignore[arg-type,misc]
+    schedule = Rounds(*block, commit=commit, coupling=coupling, first_row_block=2)  # type: ignore[arg-type]
     got = draw(backbone, schedule, heads=heads, batch=2, seed=40, sampling=sampling).tokens
     for image in range(2):
         reference = Reference(backbone, "abc", sampling, 40 + image, heads)
-        want = reference.published(*block, fused=commit == "fused", coupling=coupling, block=2)  # type: ignore[misc]
+        want = reference.published(*block, fused=commit == "fused", coupling=coupling, block=2)  # type: ignore[arg-type]
         assert got[image].tolist() == want.tolist()
 
 

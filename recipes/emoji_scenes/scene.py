@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .backgrounds import draw_background, horizon
 from .captions import SceneSpec, draw_spec
-from .sprites import CELL, load_sprites
+from .sprites import CELL, LARGE, SMALL, load_sprites
 
 GRIDS: tuple[tuple[int, int], ...] = ((24, 24), (16, 16), (32, 32), (24, 32), (32, 24))
 """Supported grids (rows, columns) in cells; the first is the main one."""
@@ -78,8 +78,7 @@ def place(spec: SceneSpec, rows: int, cols: int, rng: random.Random) -> tuple[Bo
     stands in the middle of its slot or two cells beside it, and a single band in the middle of the picture (of its
     ground, where it has one) or two cells higher. So sprites never overlap and every relation is plain to see.
     """
-    count = len(spec.things)
-    size = sprite_size(count, min(rows, cols))
+    size = LARGE if len(spec.things) == 1 else SMALL
     bands = _bands(spec, fits_three=cols >= 3 * size)
     first_row = 0
     if len(bands) == 1:
@@ -95,11 +94,6 @@ def place(spec: SceneSpec, rows: int, cols: int, rng: random.Random) -> tuple[Bo
             shifts = [shift for shift in (-2, 0, 2) if left <= middle + shift <= right - size]
             boxes.append(Box(row, middle + (rng.choice(shifts) if shifts else 0), size))
     return tuple(boxes[::-1] if spec.relation in ("right of", "below") else boxes)
-
-
-def sprite_size(count: int, side: int) -> int:
-    """Sprite side in cells for ``count`` objects in a picture whose shorter side has ``side`` cells."""
-    return 12 if count == 1 or (count == 2 and side >= 24) else 8
 
 
 def _bands(spec: SceneSpec, fits_three: bool) -> tuple[int, ...]:

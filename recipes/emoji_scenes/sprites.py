@@ -15,8 +15,8 @@ from .words import COLOURS, NATURAL_COLOUR, OBJECTS
 CELL = 8
 """Pixels a side of a token cell."""
 
-SIZES: tuple[int, ...] = (8, 12)
-"""Sprite sides in cells (64 and 96 pixels)."""
+SMALL, LARGE = 8, 12
+"""Sprite sides in cells (64 and 96 pixels): several objects in a picture are small, a single one is large."""
 
 Floats = NDArray[np.float32]
 
@@ -49,7 +49,7 @@ def _sprites() -> dict[tuple[str, str | None, int], Sprite]:
         picture = _squared(np.asarray(Image.open(picture_path(name)).convert("RGBA"), np.float32) / 255)
         for colour in COLOURS if name in NATURAL_COLOUR else (None,):
             recoloured = picture if colour in (None, NATURAL_COLOUR.get(name)) else _recolour(picture, name, colour)
-            for size in SIZES:
+            for size in (SMALL, LARGE):
                 sprites[name, colour, size] = _resized(recoloured, size * CELL)
     return sprites
 
