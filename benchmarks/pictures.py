@@ -1,6 +1,6 @@
 """The pictures of the README, drawn by the product.
 
-Run: ``python -m benchmarks.pictures``. Writes ``docs/images/first-picture.png`` (chosen prompts, seeds 0 to 5, not picked)
+Run: ``python -m benchmarks.pictures``. Writes ``docs/images/first-picture.png`` (six prompts, seeds 0 to 5, not picked)
 and ``docs/images/contact-sheet.jpg`` (108 prompts of the fixed evaluation set, in order), all in exact mode.
 """
 

@@ -56,7 +56,7 @@ def test_plain_decoding_equals_the_reference(kind: str, sampling: Sampling) -> N
     """AR with a cache and a batch against no cache, one image, one position at a time; both couplings."""
     backbone = ToyBackbone(3, 4, dtype=DOUBLE, **KINDS[kind])
     for coupling in ("gumbel", "maximal"):
-        got = draw(backbone, AR(coupling), PROMPTS, sampling=sampling, seed=11)  # type: ignore[arg-type]
+        got = draw(backbone, AR(coupling), PROMPTS, sampling=sampling, seed=11)
         assert got.report.forwards == {"prefill": 1, "verify": 11, "commit": 0}
         for image, prompt in enumerate(PROMPTS):
             want = Reference(backbone, prompt, sampling, 11 + image).plain(coupling)
@@ -68,7 +68,7 @@ def test_every_window_and_drafter_gives_plain_tokens(kind: str, sampling: Sampli
     """Three prompts in a batch, five drafters, rows and tokens as windows."""
     backbone = ToyBackbone(4, 4, dtype=DOUBLE, **KINDS[kind])
     want = draw(backbone, AR(), PROMPTS, sampling=sampling, seed=5).tokens
-    assert sampling.temperature == 0 or len(want.unique()) > 2  # the toy must not be trivial
+    assert sampling.temperature == 0 or len(set(want.flatten().tolist())) > 2  # the toy must not be trivial
     for name, heads in drafters(backbone).items():
         for schedule in WINDOWS:
             got = draw(backbone, schedule, PROMPTS, sampling=sampling, seed=5, heads=heads)
@@ -151,7 +151,7 @@ def test_enough_rounds_are_exact_too() -> None:
     want = draw(backbone, AR(), batch=3).tokens
     heads = toy_heads(backbone, horizontal=1)
     for commit in ("fused", "separate"):
-        schedule = Rounds(5, commit=commit, coupling="gumbel", first_row_block=1)  # type: ignore[arg-type]
+        schedule = Rounds(5, commit=commit, coupling="gumbel", first_row_block=1)
         assert torch.equal(draw(backbone, schedule, batch=3, heads=heads).tokens, want)
         few = dataclasses.replace(schedule, rounds=1)
         assert not torch.equal(draw(backbone, few, batch=3, heads=heads).tokens, want)

@@ -56,7 +56,7 @@ def train(folder: Path, minutes: float, neighbours: int, out: Path) -> None:
     held_out = list(read_samples(folder / "held_out", backbone.fingerprint))
     spec = HeadsSpec(backbone.hidden, (1, 2, 3, 4, 5), (1, 2, 3), neighbours, backbone.name, backbone.fingerprint)
     heads = SpatialHeads(spec)
-    settings = TrainSettings(minutes)
+    settings = TrainSettings(minutes=minutes)
     LOGS.mkdir(exist_ok=True)
     with (LOGS / "heads.csv").open("w", newline="") as file:
         log = csv.writer(file)

@@ -24,9 +24,15 @@ from .samples import Samples
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """``minutes`` of wall clock for the whole learning-rate schedule; ``unconditional`` share of batches."""
+    """How to train.
 
-    minutes: float
+    The learning-rate schedule spans ``steps`` optimizer steps or, where that is None, ``minutes`` of wall clock.
+    ``unconditional``: share of batches under the unconditional prompt. ``horizontal_rows``: share of the rows that
+    horizontal heads learn from.
+    """
+
+    minutes: float = 20.0
+    steps: int | None = None
     batch: int = 8
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
@@ -65,7 +71,7 @@ def train_heads(
     settings: TrainSettings,
     on_step: Callable[[int, float, dict[str, float]], None] | None = None,
 ) -> None:
-    """Trains ``heads`` in place until the time is up. ``on_step(step, seconds, losses by head)``."""
+    """Trains ``heads`` in place until the schedule ends. ``on_step(step, seconds, losses by head)``."""
     generator = torch.Generator().manual_seed(settings.seed)
     scale = torch.cat([feature_grid(backbone, s, False).features.flatten(0, 2) for s in shards[:2]]).std(0) + 1e-6
     optimizer = torch.optim.AdamW(
@@ -74,7 +80,7 @@ def train_heads(
     started, step = time.perf_counter(), 0
     while True:
         elapsed = time.perf_counter() - started
-        progress = elapsed / (60 * settings.minutes)
+        progress = step / settings.steps if settings.steps else elapsed / (60 * settings.minutes)
         if progress >= 1:
             return
         rate = settings.learning_rate * min(1.0, (step + 1) / settings.warmup)
@@ -92,7 +98,7 @@ def train_heads(
         optimizer.step()
         step += 1
         if on_step is not None:
-            on_step(step, elapsed, {name: float(loss) for name, loss in losses.items()})
+            on_step(step, elapsed, {name: loss.item() for name, loss in losses.items()})
 
 
 def _draw(shards: list[Samples], settings: TrainSettings, generator: torch.Generator) -> Samples:
