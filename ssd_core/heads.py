@@ -54,7 +54,10 @@ class HeadsSpec:
 
 
 class SpatialHead(nn.Module):
-    """One head. ``sources`` is how many positions it reads: 1, or 3 for a neighbour-aware vertical head."""
+    """One head. ``sources`` is how many positions it reads: 1, or 3 for a neighbour-aware vertical head.
+
+    A new head predicts the feature it reads from its own column: training starts from a copy of the source.
+    """
 
     def __init__(self, hidden: int, sources: int = 1) -> None:
         super().__init__()
@@ -62,6 +65,11 @@ class SpatialHead(nn.Module):
         self.norm = RMSNorm(hidden, eps=1e-6)
         self.gate_up = nn.Linear(hidden, 4 * hidden, bias=False)  # W1 and W3
         self.down = nn.Linear(2 * hidden, hidden, bias=False)  # W2
+        own = sources // 2 * hidden
+        with torch.no_grad():
+            self.mix.weight.zero_()
+            self.mix.weight[:, own : own + hidden].fill_diagonal_(1.0)
+            self.down.weight.zero_()
 
     def forward(self, features: Tensor, embeddings: Tensor) -> Tensor:
         """Features and embeddings [..., sources * hidden] -> predicted pre-norm features [..., hidden]."""

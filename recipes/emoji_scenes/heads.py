@@ -1,8 +1,9 @@
 """Step 7: spatial heads for the exported model, by self-distillation on pictures it draws itself.
 
-Run: ``python -m recipes.emoji_scenes.heads --pictures 1000 --minutes 20``. Pictures go to the cache as shards; a run
-that was stopped while drawing goes on where it was. Training takes the time it is given, then ``heads.safetensors`` is
-written.
+Run: ``python -m recipes.emoji_scenes.heads --pictures 512 --scenes 1536 --minutes 15``. Drawing takes a while, so
+rendered scenes are mixed in; features come from the frozen model in both cases. Pictures go to the cache as shards; a
+run that was stopped while drawing goes on where it was. Training takes the time it is given, then
+``heads.safetensors`` is written.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from ssd_core import SpatialHeads, load_backbone
+from ssd_core import Backbone, SpatialHeads, load_backbone
 from ssd_core.distill.samples import Samples, collect, read_samples
 from ssd_core.distill.train import TrainSettings, expected_acceptance, train_heads
 from ssd_core.heads import HeadsSpec, save_heads
 
 from .captions import draw_spec
 from .paths import ASSETS, CACHE, LOGS
+from .scene import SceneSource
 
-GRIDS: dict[tuple[int, int], float] = {(24, 24): 0.7, (16, 16): 0.15, (32, 32): 0.05, (24, 32): 0.05, (32, 24): 0.05}
+GRIDS: dict[tuple[int, int], float] = {(24, 24): 0.8, (16, 16): 0.11, (32, 32): 0.03, (24, 32): 0.03, (32, 24): 0.03}
 """Share of the pictures of each grid."""
 EMPTY_PROMPTS = 0.1
 DRAW_BATCH = 32
@@ -48,11 +51,24 @@ def draw_pictures(pictures: int, folder: Path) -> None:
         print(f"{grid[0]}x{grid[1]}: {count} pictures, {time.perf_counter() - started:.0f} s", flush=True)
 
 
-def train(folder: Path, minutes: float, neighbours: int, out: Path) -> None:
+def rendered_scenes(backbone: Backbone, scenes: int) -> list[Samples]:
+    """Fresh scenes as tokens, in the same mix of grids."""
+    shards = []
+    for number, (grid, share) in enumerate(GRIDS.items()):
+        source = SceneSource(700_000_000 + number)
+        drawn = [source.draw(*grid) for _ in range(max(DRAW_BATCH, round(scenes * share)))]
+        images = torch.from_numpy(np.stack([scene.image for scene in drawn])).float() / 255
+        shards.append(Samples(backbone.encode_pixels(images), [scene.spec.caption for scene in drawn]))
+    return shards
+
+
+def train(folder: Path, scenes: int, minutes: float, neighbours: int, out: Path) -> None:
     """Trains five horizontal and three vertical heads and writes them with their acceptance."""
     torch.manual_seed(0)
     backbone = load_backbone()
     shards = list(read_samples(folder / "train", backbone.fingerprint))
+    drawn = sum(len(s.prompts) for s in shards)
+    shards += rendered_scenes(backbone, scenes)
     held_out = list(read_samples(folder / "held_out", backbone.fingerprint))
     spec = HeadsSpec(backbone.hidden, (1, 2, 3, 4, 5), (1, 2, 3), neighbours, backbone.name, backbone.fingerprint)
     heads = SpatialHeads(spec)
@@ -74,7 +90,8 @@ def train(folder: Path, minutes: float, neighbours: int, out: Path) -> None:
     print("expected acceptance on held-out pictures", json.dumps(acceptance, indent=1))
     notes = {
         "acceptance": acceptance,
-        "pictures": sum(len(s.prompts) for s in shards),
+        "pictures": drawn,
+        "rendered_scenes": sum(len(s.prompts) for s in shards) - drawn,
         "minutes": minutes,
         "licence": "Apache-2.0",
     }
@@ -92,8 +109,9 @@ def _held_out_acceptance(heads: SpatialHeads, shards: list[Samples]) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--pictures", type=int, default=512)
+    parser.add_argument("--scenes", type=int, default=1536)
+    parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--neighbours", type=int, choices=(0, 1), default=1)
     parser.add_argument("--folder", type=Path, default=CACHE / "samples")
     parser.add_argument("--out", type=Path, default=ASSETS / "heads.safetensors")
@@ -102,7 +120,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     draw_pictures(options.pictures, options.folder)
-    train(options.folder, options.minutes, options.neighbours, options.out)
+    train(options.folder, options.scenes, options.minutes, options.neighbours, options.out)
 
 
 if __name__ == "__main__":
