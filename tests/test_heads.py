@@ -149,7 +149,7 @@ def test_truncated_files_are_refused(tmp_path: Path, keep: int) -> None:
 
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.safetensors", tmp_path):
-        with pytest.raises(SSDError, match="cannot read the heads file"):
+        with pytest.raises(SSDError, match="there is no heads file"):
             read(path)
 
 
