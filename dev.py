@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 OLDEST_PYTHON = (3, 10)
-# The release that the tests and the published figures were made with. requirements.txt allows every one from 2.4 on.
+# The release that the tests and the published figures were made with. requirements.txt allows every one from 2.5 on.
 TESTED_TORCH = "torch==2.13.0"
 # PyPI's Linux wheels for x86-64 carry several GB of CUDA libraries; this is PyTorch's own index without them.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -72,7 +72,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def project_name(requirement: str) -> str:
-    """`torch>=2.4` -> `torch`."""
+    """`torch>=2.5` -> `torch`."""
     return re.split(r"[<>=!~ \[;]", requirement, maxsplit=1)[0]
 
 
@@ -131,7 +131,7 @@ def torch_attempts(system: str, machine: str, nvidia: bool, wish: str | None) ->
     Linux x86-64 without an NVIDIA driver the CPU index is asked before PyPI, briefly: behind a firewall it is silent.
     `--no-deps` keeps everything but torch itself coming from PyPI.
     """
-    specs = [wish] if wish else [TESTED_TORCH, "torch>=2.4"]
+    specs = [wish] if wish else [TESTED_TORCH, "torch>=2.5"]
     if system == "Linux" and machine in ("x86_64", "AMD64") and not nvidia:
         quick = ["--index-url", CPU_INDEX, "--timeout", "15", "--retries", "1", "--no-deps"]
         return [[*where, spec] for spec in specs for where in (quick, [])]
