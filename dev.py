@@ -72,7 +72,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def project_name(requirement: str) -> str:
-    """`torch>=2.5` -> `torch`."""
+    """`torch>=2.4` -> `torch`."""
     return re.split(r"[<>=!~ \[;]", requirement, maxsplit=1)[0]
 
 

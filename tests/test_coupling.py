@@ -140,10 +140,10 @@ def test_inverse_cdf(weights: list[float], step: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_inverse_cdf_at_the_ends(dtype: torch.dtype) -> None:
-    """Near 0 and 1, with trailing and leading zero weights and sums that float32 cannot hold exactly."""
+    """Near 0 and 1 (and at 1, should a product round up), with zero weights at both ends and inexact sums."""
     wide = torch.cat((torch.zeros(3), torch.rand(5000, generator=torch.Generator().manual_seed(0)), torch.zeros(3)))
     rows = [wide, wide.flip(0), torch.nn.functional.one_hot(torch.tensor(17), len(wide)).float(), wide * 1e-9]
     for weights in rows:
-        for u in (0.5 / 2**23, 1 - 0.5 / 2**23):
+        for u in (0.5 / 2**23, 1 - 0.5 / 2**23, 1.0):
             code = int(inverse_cdf(weights[None].to(dtype), torch.tensor([u]))[0])
             assert weights[code] > 0

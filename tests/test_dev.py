@@ -17,18 +17,18 @@ def test_lists_are_those_of_the_project_files(pyproject):
 
 
 def test_comments_and_blank_lines_are_no_requirements(tmp_path):
-    (tmp_path / "requirements.txt").write_text("# why\ntorch>=2.5  # the engine\n\nnumpy\n", encoding="utf-8")
-    assert dev.run_requirements(tmp_path) == ["torch>=2.5", "numpy"]
+    (tmp_path / "requirements.txt").write_text("# why\ntorch>=2.4  # the engine\n\nnumpy\n", encoding="utf-8")
+    assert dev.run_requirements(tmp_path) == ["torch>=2.4", "numpy"]
 
 
 @pytest.mark.parametrize(
     ("requirement", "version", "met"),
     [
-        ("torch>=2.5", "2.13.0+cpu", True),
-        ("torch>=2.5", "2.4.0", True),
-        ("torch>=2.5.0", "2.4", True),
-        ("torch>=2.5", "2.3.1", False),
-        ("torch>=2.5", None, False),
+        ("torch>=2.4", "2.13.0+cpu", True),
+        ("torch>=2.4", "2.4.0", True),
+        ("torch>=2.4.0", "2.4", True),
+        ("torch>=2.4", "2.3.1", False),
+        ("torch>=2.4", None, False),
         ("pillow", "1.0", True),
         ("ruff>=0.17.6,<0.18", "0.17.10", True),
         ("ruff>=0.17.6,<0.18", "0.18.0", False),
@@ -53,7 +53,7 @@ def test_linux_without_nvidia_asks_the_cpu_index_first_and_pypi_after_it():
     attempts = dev.torch_attempts("Linux", "x86_64", nvidia=False, wish=None)
     assert [dev.CPU_INDEX in attempt for attempt in attempts] == [True, False, True, False]
     assert attempts[1] == [dev.TESTED_TORCH]
-    assert attempts[-1] == ["torch>=2.5"]
+    assert attempts[-1] == ["torch>=2.4"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_linux_without_nvidia_asks_the_cpu_index_first_and_pypi_after_it():
     [("Linux", "x86_64", True), ("Linux", "aarch64", False), ("Darwin", "arm64", False), ("Windows", "AMD64", False)],
 )
 def test_elsewhere_pypi_has_the_right_build(system, machine, nvidia):
-    assert dev.torch_attempts(system, machine, nvidia, wish=None) == [[dev.TESTED_TORCH], ["torch>=2.5"]]
+    assert dev.torch_attempts(system, machine, nvidia, wish=None) == [[dev.TESTED_TORCH], ["torch>=2.4"]]
 
 
 def test_a_wish_is_followed_and_nothing_else_is_tried():
