@@ -53,7 +53,7 @@ def test_linux_without_nvidia_asks_the_cpu_index_first_and_pypi_after_it():
     attempts = dev.torch_attempts("Linux", "x86_64", nvidia=False, wish=None)
     assert [dev.CPU_INDEX in attempt for attempt in attempts] == [True, False, True, False]
     assert attempts[1] == [dev.TESTED_TORCH]
-    assert attempts[-1] == ["torch>=2.4"]
+    assert attempts[-1] == ["torch>=2.5"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_linux_without_nvidia_asks_the_cpu_index_first_and_pypi_after_it():
     [("Linux", "x86_64", True), ("Linux", "aarch64", False), ("Darwin", "arm64", False), ("Windows", "AMD64", False)],
 )
 def test_elsewhere_pypi_has_the_right_build(system, machine, nvidia):
-    assert dev.torch_attempts(system, machine, nvidia, wish=None) == [[dev.TESTED_TORCH], ["torch>=2.4"]]
+    assert dev.torch_attempts(system, machine, nvidia, wish=None) == [[dev.TESTED_TORCH], ["torch>=2.5"]]
 
 
 def test_a_wish_is_followed_and_nothing_else_is_tried():
