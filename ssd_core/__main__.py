@@ -2,7 +2,11 @@
 
 import sys
 
-from .cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from .cli import main  # inside the try: importing torch takes a second or two, in which Ctrl-C must work too
+
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

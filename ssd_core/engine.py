@@ -211,16 +211,17 @@ class Engine:
         return truncate(guided, self._sampling)
 
     def _masked_logits(self, logits: Tensor, guided: Tensor, drafted: bool) -> Tensor:
-        """Lets minus infinity stand for an excluded code; refuses NaN, plus infinity and a fully excluded row."""
-        excluded = logits[0] == -torch.inf
-        if bool((torch.isnan(logits) | (logits == torch.inf)).any()):
+        """Lets minus infinity stand for an excluded code; refuses NaN, plus infinity and a fully excluded position."""
+        excluded = (logits == -torch.inf).any(0)  # in any guidance row: infinities must not meet in the mix
+        guided = guided.masked_fill(excluded, -torch.inf)
+        if not bool((torch.isfinite(guided) | excluded).all()):
             raise SSDError(self._blame(drafted))
         if bool(excluded.all(-1).any()):
             raise SSDError(
                 "every code of one position is excluded (all logits are minus infinity); "
                 "check the backbone's output head and its list of image codes"
             )
-        return guided.masked_fill(excluded, -torch.inf)
+        return guided
 
     def _blame(self, drafted: bool) -> str:
         """Words the error for NaN or infinity: feeds the last window again, layer by layer, to find the first place."""

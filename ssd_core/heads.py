@@ -107,6 +107,7 @@ def save_heads(heads: SpatialHeads, path: str | Path, dtype: torch.dtype = torch
     tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in heads.state_dict().items()}
     partial = target.with_name(target.name + ".partial")
     save_file(tensors, partial, metadata=metadata)
+    partial.chmod(0o644)  # safetensors writes files that only their owner can read
     partial.replace(target)
 
 

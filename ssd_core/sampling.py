@@ -14,6 +14,8 @@ from torch import Tensor
 
 from .errors import SSDError
 
+_GREEDY_BELOW = 1e-6
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -56,13 +58,14 @@ def guide(logits: Tensor, guidance: float, rows: int) -> Tensor:
 def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     """Applies temperature, top-k and top-p to ``logits`` [..., codes]; returns unnormalised log-weights.
 
-    Temperature 0 keeps the largest logit alone (the first one of equals), so greedy decoding needs no path of its own.
+    Temperature 0 keeps the largest logit alone (the first one of equals), so greedy decoding needs no path of its own;
+    what is below a millionth is taken for 0. Logits are measured from the largest, so none can overflow.
     """
-    if sampling.temperature == 0:
+    if sampling.temperature < _GREEDY_BELOW:
         best = logits.argmax(-1, keepdim=True)
         return torch.full_like(logits, -math.inf).scatter_(-1, best, 0.0)
     if sampling.temperature != 1:
-        logits = logits / sampling.temperature
+        logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:
         smallest = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < smallest, -math.inf)

@@ -13,7 +13,7 @@ class WordTokenizer:
     """Maps a prompt to word ids.
 
     ``words``: the vocabulary in id order, ids start at ``first_id``. ``plurals``: plural form -> word. ``ignored``:
-    words that carry no meaning here (articles, "background"). ``slots``: the most words a prompt may use.
+    words that carry no meaning here (articles, prepositions). ``slots``: the most words a prompt may use.
     """
 
     def __init__(

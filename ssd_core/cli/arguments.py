@@ -27,6 +27,7 @@ class GenerateOptions:
     tolerance: float | None
     rounds: int | None
     rows_per_block: int | None
+    commit: Literal["fused", "separate"] | None
     guidance: float | None
     temperature: float | None
     top_k: int | None
@@ -78,12 +79,14 @@ def _check(options: GenerateOptions) -> None:
         "--tolerance": options.tolerance,
         "--rounds": options.rounds,
         "--rows-per-block": options.rows_per_block,
+        "--commit": options.commit,
     }
     useful: tuple[str, ...]
     if options.decoder == "ar":
         which, useful, remedy = "--decoder ar", (), "use --decoder ssd"
     elif options.mode == "rounds":
-        which, useful, remedy = "--mode rounds", ("--mode", "--rounds", "--rows-per-block"), "use --mode rolling"
+        which, remedy = "--mode rounds", "use --mode rolling"
+        useful = ("--mode", "--rounds", "--rows-per-block", "--commit")
     else:
         which, useful, remedy = "--mode rolling", ("--mode", "--window-rows", "--tolerance"), "use --mode rounds"
     for option, value in given.items():

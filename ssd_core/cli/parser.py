@@ -74,7 +74,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add(
         "--mode",
         choices=("rolling", "rounds"),
-        help="SSD's schedule: a rolling window, or rounds as published (default: rolling)",
+        help="SSD's schedule: a rolling window, or the paper's blocks with a fixed number of rounds (default: rolling)",
     )
     add("--window-rows", type=_whole(1), metavar="M", help="rolling: rows in the window")
     add(
@@ -85,6 +85,12 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     add("--rounds", type=_whole(0), metavar="R", help="rounds: verification rounds for a block")
     add("--rows-per-block", type=_whole(1), metavar="K", help="rounds: rows in a block")
+    add(
+        "--commit",
+        choices=("fused", "separate"),
+        help="rounds: refresh final rows with the next block's forward, or in one of their own as published "
+        "(default: fused)",
+    )
 
     sampling = command.add_argument_group("sampling (defaults: the model's own)")
     add = sampling.add_argument

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import TextIO
 
 from ..report import RowsEvent
 
-WIDTH = 24
+WIDTH = 16
 REFRESH_SECONDS = 0.1
 
 
@@ -47,13 +48,14 @@ class ProgressBar:
     def _draw(self, text: str) -> None:
         if not self._shown:
             return
+        text = text[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be drawn over
         self._stream.write("\r" + text.ljust(self._length))
         self._stream.flush()
         self._length = len(text)
 
 
 def line(event: RowsEvent) -> str:
-    """`rows 12/24 [######------] 50%  31 forwards  acceptance 0.62  0.8 s left`; rows are the slowest picture's."""
+    """`rows 12/24 [########--------] 50%  31 forwards  acceptance 0.62  0.8 s left`; rows are the slowest picture's."""
     rows = event.codes.shape[1]
     share = sum(event.accepted) / (event.total * len(event.accepted))
     filled = int(share * WIDTH)

@@ -15,6 +15,7 @@ from ..families.base import Backbone
 from ..generate import Generation, generate
 from ..heads import SpatialHeads
 from ..load import load_heads
+from ..noise import image_seeds
 from ..sampling import Sampling
 from ..schedule import AR, Rolling, Rounds, Schedule
 from .arguments import GenerateOptions
@@ -57,7 +58,7 @@ class Setup:
         """Prompt and seed of every picture of a run, in order."""
         options = self.options
         prompts = options.prompts * options.batch
-        return [(prompt, (options.seed + k) % 2**64) for k, prompt in enumerate(prompts)]
+        return list(zip(prompts, image_seeds(options.seed, len(prompts)), strict=True))
 
 
 def load(options: GenerateOptions) -> Setup:
@@ -86,7 +87,9 @@ def schedule_of(options: GenerateOptions) -> Schedule:
     if options.decoder == "ar":
         return AR()
     if options.mode == "rounds":
-        return Rounds(**_given({"rounds": options.rounds, "rows_per_block": options.rows_per_block}))
+        return Rounds(
+            **_given({"rounds": options.rounds, "rows_per_block": options.rows_per_block, "commit": options.commit})
+        )
     return Rolling(**_given({"window_rows": options.window_rows, "tolerance": options.tolerance}))
 
 

@@ -60,7 +60,7 @@ def _picture(result: Generation) -> str:
     report = result.report
     height, width = result.images.shape[1:3]
     many = f"{report.batch} of " if report.batch > 1 else ""
-    seeds = f"seed {report.seed}" + (f" … {report.seed + report.batch - 1}" if report.batch > 1 else "")
+    seeds = f"seed {report.seed}" + (f" … {(report.seed + report.batch - 1) % 2**64}" if report.batch > 1 else "")
     return f"{many}{width}×{height} pixels, {report.grid[0]}×{report.grid[1]} codes (rows × columns), {seeds}"
 
 
@@ -74,7 +74,7 @@ def _decoder(result: Generation) -> str:
     schedule = settings["schedule"]
     shown = [_setting(key, schedule[key]) for key in SHOWN_OF_SCHEDULE[name]]
     if name == "rolling" and schedule["tolerance"] == 0 and schedule["coupling"] == "gumbel":
-        shown.append("exact")
+        shown.append("exact" if settings["dtype"] in ("float32", "float64") else "exact up to rounding")
     return ", ".join([f"ssd {name}", *shown, *sampling, f"drafts by {settings['drafts']}", *_machine(settings)])
 
 

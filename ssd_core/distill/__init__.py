@@ -1,1 +1,1 @@
-"""Self-distillation: heads learn from pictures that the frozen backbone drew itself."""
+"""Self-distillation: heads learn to predict the frozen backbone's features, above all on pictures it drew."""

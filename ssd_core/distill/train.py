@@ -73,7 +73,9 @@ def train_heads(
 ) -> None:
     """Trains ``heads`` in place until the schedule ends. ``on_step(step, seconds, losses by head)``."""
     generator = torch.Generator().manual_seed(settings.seed)
-    scale = torch.cat([feature_grid(backbone, s, False).features.flatten(0, 2) for s in shards[:2]]).std(0) + 1e-6
+    largest = max(shards, key=lambda shard: len(shard.prompts))
+    some = Samples(largest.tokens[:32], largest.prompts[:32])
+    scale = feature_grid(backbone, some, False).features.flatten(0, 2).std(0) + 1e-6
     optimizer = torch.optim.AdamW(
         heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
     )

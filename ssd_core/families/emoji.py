@@ -119,8 +119,9 @@ def load_emoji(folder: Path, device: torch.device, dtype: torch.dtype) -> EmojiB
     model_file = folder / "model.safetensors"
     model, pixels = _read(model_file), _read(folder / "pixels.safetensors")
     try:
-        backbone = EmojiBackbone(config, hashlib.sha256(model_file.read_bytes()).hexdigest())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        with torch.random.fork_rng(devices=[]):  # construction draws initial weights; the caller's state stays
+            backbone = EmojiBackbone(config, hashlib.sha256(model_file.read_bytes()).hexdigest())
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise SSDError(
             f"{folder / 'config.json'} has a missing or wrong field ({type(error).__name__}: {error}); "
             "reinstall the extension or fetch its repository again"
