@@ -30,9 +30,7 @@ def draw(backbone: Backbone, heads: SpatialHeads, prompts: list[str], batch: int
     """Pictures uint8 [h, w, 3] of the prompts in exact mode; picture i has seed i."""
     pictures: list[NDArray[np.uint8]] = []
     for start in range(0, len(prompts), batch):
-        drawn = generate(
-            backbone, prompts[start : start + batch], heads=heads, seed=start, schedule=Rolling(window_tokens=18)
-        )
+        drawn = generate(backbone, prompts[start : start + batch], heads=heads, seed=start, schedule=Rolling())
         pictures += list((drawn.images * 255).round().byte().numpy())
     return pictures
 

@@ -55,9 +55,14 @@ class CopyDrafter(Drafter):
             if start == 0:
                 continue  # nothing to copy from
             chosen = [i for i in range(start, end) if not stream.is_forced(i)]
-            for position in chosen:
-                source = position - stream.stride if position >= stream.stride else position - 1
-                state.tokens[image, position] = state.tokens[image, source]
+            tokens = state.tokens[image]
+            if start < stream.cols:
+                tokens[start : min(end, stream.cols)] = tokens[start - 1]
+            for row in range(max(1, stream.row_of(start)), stream.row_of(end - 1) + 1):  # a row may copy a copy
+                begin = max(start, row * stream.stride)
+                stop = min(end, row * stream.stride + stream.cols)
+                if begin < stop:
+                    tokens[begin:stop] = tokens[begin - stream.stride : stop - stream.stride].clone()
             images.extend([image] * len(chosen))
             positions.extend(chosen)
             state.drafted[image] = max(start, stream.skip_forced(end))

@@ -60,6 +60,16 @@ def generate(
     meter = Meter()
     stream = backbone.stream(grid)
     drafter = _choose_drafter(backbone, heads, schedule, stream)
+    settings = {
+        "schedule": asdict(schedule),  # type: ignore[call-overload]
+        "sampling": asdict(sampling),
+        "drafts": drafter.name,
+        "backbone": backbone.name,
+        "fingerprint": backbone.fingerprint,
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "device": str(backbone.device),
+        "negative": negative,
+    }
     engine = Engine(
         backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
         on_rows, should_stop,
@@ -69,15 +79,6 @@ def generate(
         codes = engine.run(rows)
         with meter.phase("pixels"):
             images = backbone.decode_pixels(codes).clamp(0, 1).float()
-    settings = {
-        "schedule": asdict(schedule),  # type: ignore[call-overload]
-        "sampling": asdict(sampling),
-        "drafts": drafter.name,
-        "backbone": backbone.name,
-        "dtype": str(backbone.dtype).removeprefix("torch."),
-        "device": str(backbone.device),
-        "negative": negative,
-    }
     report = Report(schedule.name, settings, seed, grid, len(prompts))
     meter.fill(report)
     report.tokens_per_second = codes.numel() / (report.seconds["total"] - report.seconds["pixels"])

@@ -131,10 +131,13 @@ class Meter:
         positions = torch.arange(stream.length, device=state.device)[None]
         shown = torch.where(positions < reach, state.tokens, -1)
         marks = torch.zeros_like(shown, dtype=torch.bool) if changed is None else changed
+        codes, cells = stream.to_grid(shown).cpu(), stream.to_grid(marks).cpu()
+        with torch.inference_mode(False):  # a listener may do with its copies what it likes
+            codes, cells = codes.clone(), cells.clone()
         return RowsEvent(
             kind=kind,
-            codes=stream.to_grid(shown).cpu(),
-            changed=stream.to_grid(marks).cpu(),
+            codes=codes,
+            changed=cells,
             accepted=tuple(stream.codes_before(f) for f in state.front),
             total=stream.codes,
             rows_accepted=tuple(stream.codes_before(f) // stream.cols for f in state.front),

@@ -145,6 +145,8 @@ def train(minutes: float, checkpoint: Path, extend_from: Path | None, processes:
     start_helpers(processes - 1, training.model, shared, make_losses)
     losses = make_losses()
     log = (LOGS / "model.csv").open("a", newline="")
+    if log.tell() == 0:
+        csv.writer(log).writerow(("step", "seconds", "rows", "cols", "all", "sprites", "background"))
     recent: list[float] = []
     codes, before, began = 0, training.seconds, time.monotonic()
     next_check = training.seconds + CHECK_SECONDS
