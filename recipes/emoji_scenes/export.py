@@ -1,6 +1,6 @@
 """Step 6: writes the shipped files from the checkpoints, in float16, each replaced whole.
 
-Run: ``python -m recipes.emoji_scenes.export --guidance 2``.
+Run: ``python -m recipes.emoji_scenes.export --guidance 3``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def write_config(path: Path, guidance: float, temperature: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=MODEL_CHECKPOINT)
-    parser.add_argument("--guidance", type=float, default=2.0)
+    parser.add_argument("--guidance", type=float, default=3.0)
     parser.add_argument("--temperature", type=float, default=1.0)
     options = parser.parse_args()
     ASSETS.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ssd_core.transformer import Decoder, DecoderSpec, Rotary, rope_table
+from ssd_core.words import WordTokenizer
 
-from .words import WORDS, split_prompt
+from .words import PLURALS, STOP_WORDS, WORDS
 
 CODES = 512
 EOL, IMAGE, PAD = CODES, CODES + 1, CODES + 2
@@ -27,16 +28,14 @@ FIRST_WORD = FIRST_SIDE + len(SIDES)
 VOCABULARY = FIRST_WORD + len(WORDS)
 PROMPT_WORDS = 16
 ROPE_THETA = 100.0
+TOKENIZER = WordTokenizer(WORDS, PLURALS, STOP_WORDS, FIRST_WORD, PROMPT_WORDS)
 SPEC = DecoderSpec(hidden=256, layers=6, heads=4, kv_heads=4, head_dim=64, intermediate=640, norm_eps=1e-6)
 
 
 def encode_prompts(prompts: Sequence[str]) -> Tensor:
-    """Word slots of prompts: int64 [B, 16], left-padded; words beyond the 16th are dropped."""
-    rows = []
-    for prompt in prompts:
-        ids = [FIRST_WORD + index for index in split_prompt(prompt).ids][:PROMPT_WORDS]
-        rows.append([PAD] * (PROMPT_WORDS - len(ids)) + ids)
-    return torch.tensor(rows)
+    """Word slots of prompts: int64 [B, 16], left-padded."""
+    encoded = [TOKENIZER.encode(prompt) for prompt in prompts]
+    return torch.tensor([[PAD] * (PROMPT_WORDS - len(ids)) + ids for ids in encoded])
 
 
 def stream_positions(rows: int, cols: int) -> Tensor:

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ssd_core.families.emoji_pixels import EmojiPixels
 
-from .paths import CACHE, LOGS, TOKENIZER_CHECKPOINT
+from .paths import ASSETS, CACHE, LOGS, TOKENIZER_CHECKPOINT
 from .scene import SceneSource
 from .sheet import save_sheet
 
@@ -165,9 +166,13 @@ def round_to_half(model: EmojiPixels) -> EmojiPixels:
 
 
 def load_tokenizer() -> EmojiPixels:
-    """The trained tokenizer, frozen."""
+    """The trained tokenizer, frozen; without a checkpoint of one's own the shipped one, which has the same codes."""
     model = EmojiPixels(**SHAPE)
-    model.load_state_dict(torch.load(TOKENIZER_CHECKPOINT, weights_only=True))
+    if TOKENIZER_CHECKPOINT.exists():
+        model.load_state_dict(torch.load(TOKENIZER_CHECKPOINT, weights_only=True))
+    else:
+        shipped = load_file(ASSETS / "pixels.safetensors")
+        model.load_state_dict({name: tensor.float() for name, tensor in shipped.items()})
     return model.to(memory_format=torch.channels_last).eval().requires_grad_(False)
 
 

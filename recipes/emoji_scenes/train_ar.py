@@ -1,8 +1,9 @@
-"""Step 4: trains the token model on fresh scenes.
+"""Step 3: trains the token model on fresh scenes.
 
-Run: ``python -m recipes.emoji_scenes.train_ar --minutes 75``. One learning-rate schedule and one plan of grids cover
-the whole budget; a run that was stopped goes on from its checkpoint when started again with the same budget, and
-``--extend-from`` starts a new plan from a finished run's weights.
+Run: ``python -m recipes.emoji_scenes.train_ar --minutes 84``. One learning-rate schedule and one plan of grids cover
+the whole budget; a run that was stopped goes on from its checkpoint when started again with the same options.
+``--extend-from`` starts a new schedule from a finished run's checkpoint, or from a shipped ``model.safetensors`` (then
+with fresh optimizers), on the grid mix of the last part.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import argparse
 import csv
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .batches import Batch, corrupt, draw_tokens, drop_captions
@@ -35,13 +38,17 @@ EMA = 0.99
 CODES_A_STEP = 3072
 CODES_A_MICRO_BATCH = 1536
 CHECK_SECONDS = 240
+SCENES_OF_EXPORTS = 10_000_000
+"""Micro-batches that a run from exported weights leaves to the runs before it."""
 
-PLAN: tuple[tuple[float, dict[Grid, float]], ...] = (
+ALL_GRIDS: dict[Grid, float] = {(24, 24): 0.58, (16, 16): 0.18, (32, 32): 0.08, (24, 32): 0.08, (32, 24): 0.08}
+FIRST_PLAN: tuple[tuple[float, dict[Grid, float]], ...] = (
     (0.60, {(16, 16): 1.0}),
     (0.86, {(24, 24): 0.6, (16, 16): 0.4}),
-    (1.01, {(24, 24): 0.58, (16, 16): 0.18, (32, 32): 0.08, (24, 32): 0.08, (32, 24): 0.08}),
+    (1.01, ALL_GRIDS),
 )
-"""Grid mix up to each share of the plan."""
+"""Grid mix up to each share of a run's time."""
+EXTENSION_PLAN: tuple[tuple[float, dict[Grid, float]], ...] = ((1.01, ALL_GRIDS),)
 
 
 def rate_scale(step: int, progress: float) -> float:
@@ -50,21 +57,22 @@ def rate_scale(step: int, progress: float) -> float:
     return min(1.0, (step + 1) / WARM_UP_STEPS) * fall
 
 
-def grid_at(progress: float, generator: torch.Generator) -> Grid:
+def grid_at(progress: float, extension: bool, generator: torch.Generator) -> Grid:
     """Draws the grid of a micro-batch."""
-    mix = next(mix for until, mix in PLAN if progress < until)
+    plan = EXTENSION_PLAN if extension else FIRST_PLAN
+    mix = next(mix for until, mix in plan if progress < until)
     index = torch.multinomial(torch.tensor(list(mix.values())), 1, generator=generator).item()
     return list(mix)[int(index)]
 
 
-def make_losses() -> MicroLosses:
+def make_losses(extension: bool) -> MicroLosses:
     """Loads what a process needs and returns its loss function; scenes depend on the micro-batch's number alone."""
     tokenizer = load_tokenizer()
     rotary = {grid: rotary_of(*grid) for grid in GRIDS}
 
     def losses(model: nn.Module, number: int, progress: float) -> Tensor:
         generator = torch.Generator().manual_seed(number)
-        grid = grid_at(progress, generator)
+        grid = grid_at(progress, extension, generator)
         count = max(2, CODES_A_MICRO_BATCH // (grid[0] * grid[1]))
         batch = draw_tokens(tokenizer, 1_000_000 + number, count, grid)
         fed = stream_tokens(drop_captions(batch.words, generator), corrupt(batch.codes, generator))
@@ -128,22 +136,32 @@ class Training:
             getattr(self, name).load_state_dict(state[name])
         self.step, self.seconds, self.drawn = state["step"], state["seconds"], state["drawn"]
 
+    def load_weights(self, path: Path) -> None:
+        """Takes over exported weights only; scenes go on where no run has been."""
+        weights = {name: tensor.float() for name, tensor in load_file(path).items()}
+        self.model.load_state_dict(weights)
+        self.average.load_state_dict(weights)
+        self.drawn = SCENES_OF_EXPORTS
+
 
 def train(minutes: float, checkpoint: Path, extend_from: Path | None, processes: int) -> None:
     """Trains until the plan of ``minutes`` is done, validating and saving every few minutes."""
     training = Training()
     if checkpoint.exists():
         training.load(checkpoint)
+    elif extend_from is not None and extend_from.suffix == ".safetensors":
+        training.load_weights(extend_from)
     elif extend_from is not None:
         training.load(extend_from)
         training.seconds = 0.0
+    losses_of = partial(make_losses, extend_from is not None)
     tokenizer = load_tokenizer()
     held_out = {grid: draw_tokens(tokenizer, 777, count, grid) for grid, count in (((16, 16), 48), ((24, 24), 32))}
     print(f"{sum(p.numel() for p in training.model.parameters()) / 1e6:.2f} M parameters", flush=True)
     shared = SharedGradients(training.model, training.drawn)
     shared.progress.value = training.seconds / (60 * minutes)
-    start_helpers(processes - 1, training.model, shared, make_losses)
-    losses = make_losses()
+    start_helpers(processes - 1, training.model, shared, losses_of)
+    losses = losses_of()
     log = (LOGS / "model.csv").open("a", newline="")
     if log.tell() == 0:
         csv.writer(log).writerow(("step", "seconds", "rows", "cols", "all", "sprites", "background"))

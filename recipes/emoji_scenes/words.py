@@ -1,13 +1,9 @@
 """The closed vocabulary of the emoji scenes: objects, colours, backgrounds, numbers, relations.
 
-``split_prompt`` is the reference for how a prompt becomes word ids; the shipped ``config.json`` carries the
-same tables, so the runtime needs nothing from this recipe.
+The shipped ``config.json`` carries these tables, so the runtime needs nothing from this recipe.
 """
 
 from __future__ import annotations
-
-import re
-from dataclasses import dataclass
 
 OBJECTS: tuple[str, ...] = (
     "apple", "banana", "cat", "dog", "car", "ball", "heart", "star",
@@ -60,38 +56,6 @@ WORDS: tuple[str, ...] = (
     "and",
     *(relation.split()[0] for relation in RELATIONS),
 )
-_INDEX = {word: index for index, word in enumerate(WORDS)}
-
-
-@dataclass(frozen=True)
-class PromptWords:
-    """A prompt split into what the model reads and what it does not.
-
-    Attributes:
-        ids: Indices into ``WORDS``, in the order of the prompt.
-        ignored: Stop words that were dropped.
-        unknown: Words outside the vocabulary, dropped as well; callers tell the user about them.
-    """
-
-    ids: tuple[int, ...]
-    ignored: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-
-def split_prompt(prompt: str) -> PromptWords:
-    """Splits a prompt into known word ids, ignored stop words and unknown words."""
-    ids: list[int] = []
-    ignored: list[str] = []
-    unknown: list[str] = []
-    for spelling in re.findall(r"[a-z]+", prompt.lower()):
-        word = PLURALS.get(spelling, spelling)
-        if word in _INDEX:
-            ids.append(_INDEX[word])
-        elif word in STOP_WORDS:
-            ignored.append(spelling)
-        else:
-            unknown.append(spelling)
-    return PromptWords(tuple(ids), tuple(ignored), tuple(unknown))
 
 
 def plural(name: str) -> str:
