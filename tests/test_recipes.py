@@ -1,4 +1,4 @@
-"""The recipe and the shipped model speak the same language: words, prompts, positions; captions say what is in a scene."""
+"""Recipe and shipped model speak the same language: words, prompts, positions; captions say what a scene holds."""
 
 from __future__ import annotations
 
