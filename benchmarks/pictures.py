@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from recipes.emoji_scenes.sheet import save_sheet
-from ssd_core import Backbone, Rolling, SpatialHeads, generate, load_backbone, load_heads
+from ssd_core import Backbone, SpatialHeads, generate, load_backbone, load_heads
 
 from .emoji_score import draw_specs
 
@@ -30,7 +30,7 @@ def draw(backbone: Backbone, heads: SpatialHeads, prompts: list[str], batch: int
     """Pictures uint8 [h, w, 3] of the prompts in exact mode; picture i has seed i."""
     pictures: list[NDArray[np.uint8]] = []
     for start in range(0, len(prompts), batch):
-        drawn = generate(backbone, prompts[start : start + batch], heads=heads, seed=start, schedule=Rolling())
+        drawn = generate(backbone, prompts[start : start + batch], heads=heads, seed=start)
         pictures += list((drawn.images * 255).round().byte().numpy())
     return pictures
 

@@ -26,9 +26,9 @@ from .likelihood import negative_log_likelihood
 
 DECODERS: dict[str, Schedule] = {
     "plain AR": AR(),
-    "rolling, tolerance 1": Rolling(tolerance=1.0),
-    "rolling, tolerance 4": Rolling(tolerance=4.0),
-    "rolling, tolerance 10": Rolling(tolerance=10.0),
+    "rolling, tolerance 1": Rolling(window_rows=1, tolerance=1.0),
+    "rolling, tolerance 4": Rolling(window_rows=1, tolerance=4.0),
+    "rolling, tolerance 10": Rolling(window_rows=1, tolerance=10.0),
     "rounds, fused, r=1": Rounds(rounds=1),
     "rounds, fused, r=2": Rounds(rounds=2),
     "rounds, fused, r=3": Rounds(rounds=3),

@@ -16,7 +16,7 @@ from .heads import Direction, SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
 from .sampling import Sampling
-from .schedule import AR, Rolling, Rounds, Schedule
+from .schedule import AR, Rounds, Schedule, default_schedule
 from .stream import Stream
 
 
@@ -47,14 +47,15 @@ def generate(
 
     ``prompt``: one text for ``batch`` images, or a list with one text per image (``batch`` must then be 1). Image k
     draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed. ``schedule``: ``AR()``,
-    ``Rolling()`` (default: exact, three rows) or ``Rounds()``. ``heads``: who drafts; without heads the row above is
-    copied. ``grid``: (rows, cols) in codes. ``on_rows`` gets a RowsEvent whenever rows are drafted, corrected or
-    accepted; ``should_stop`` is asked before every forward. An exception from either leaves nothing behind.
+    ``Rolling()`` or ``Rounds()``; by default exact mode, with a window of one row on a CPU and three elsewhere.
+    ``heads``: who drafts; without heads the row above is copied. ``grid``: (rows, cols) in codes. ``on_rows`` gets a
+    RowsEvent whenever rows are drafted, corrected or accepted; ``should_stop`` is asked before every forward. An
+    exception from either leaves nothing behind.
 
     Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
     """
     prompts = _expand(prompt, batch)
-    schedule = schedule or Rolling()
+    schedule = schedule or default_schedule(backbone.device.type)
     sampling = sampling or backbone.default_sampling
     grid = backbone.check_grid(grid or backbone.default_grid)
     meter = Meter()

@@ -64,6 +64,14 @@ def test_temperature_zero_takes_the_first_of_equals() -> None:
     assert got.tolist() == [-math.inf, 0.0, -math.inf, -math.inf]
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1e-7, 1e-5])
+def test_tiny_temperatures_are_greedy(temperature: float) -> None:
+    """Logits that would overflow when divided still give a proper distribution: the best code alone."""
+    for dtype in (torch.float32, torch.float64):
+        values = torch.tensor([3.0, 900.0, -math.inf, 880.0], dtype=dtype)
+        assert law(values, Sampling(temperature=temperature, top_p=0.9)).tolist() == [0, 1, 0, 0]
+
+
 def test_top_k_keeps_ties_with_the_last() -> None:
     """Equal logits are equally likely: none of them is excluded by its index."""
     p = law(torch.tensor([2.0, 1.0, 1.0, 0.0]).double(), Sampling(top_k=2))

@@ -76,7 +76,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
         choices=("rolling", "rounds"),
         help="SSD's schedule: a rolling window, or the paper's blocks with a fixed number of rounds (default: rolling)",
     )
-    add("--window-rows", type=_whole(1), metavar="M", help="rolling: rows in the window")
+    add("--window-rows", type=_whole(1), metavar="M", help="rolling: rows in the window (default: 1 on a CPU, else 3)")
     add(
         "--tolerance",
         type=_real("a number from 0 up", lambda v: v >= 0),

@@ -17,7 +17,7 @@ from ..heads import SpatialHeads
 from ..load import load_heads
 from ..noise import image_seeds
 from ..sampling import Sampling
-from ..schedule import AR, Rolling, Rounds, Schedule
+from ..schedule import AR, Rounds, Schedule, default_schedule
 from .arguments import GenerateOptions
 from .parser import DEFAULT_MODEL
 from .threads import choose_threads
@@ -90,7 +90,8 @@ def schedule_of(options: GenerateOptions) -> Schedule:
         return Rounds(
             **_given({"rounds": options.rounds, "rows_per_block": options.rows_per_block, "commit": options.commit})
         )
-    return Rolling(**_given({"window_rows": options.window_rows, "tolerance": options.tolerance}))
+    default = default_schedule(torch.device(options.device).type)
+    return replace(default, **_given({"window_rows": options.window_rows, "tolerance": options.tolerance}))
 
 
 def _load_heads(options: GenerateOptions, backbone: Backbone) -> SpatialHeads | None:
