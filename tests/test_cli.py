@@ -48,7 +48,7 @@ def test_picture_has_the_size_the_settings_and_the_pixels_of_the_library_call(cl
     settings = json.loads(image.text["ssd"])
     assert image.text["Description"] == settings["prompt"] == "a red cat"
     assert (settings["seed"], settings["grid"], settings["decoder"]) == (5, [4, 6], "rolling")
-    assert settings["schedule"]["window_rows"] == 3
+    assert settings["schedule"]["window_rows"] == 1
     assert settings["sampling"]["guidance"] == 2.0
     assert settings["version"] == ssd_core.__version__
 
