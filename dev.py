@@ -33,7 +33,7 @@ OLDEST_PYTHON = (3, 10)
 TESTED_TORCH = "torch==2.13.0"
 # PyPI's Linux wheels for x86-64 carry several GB of CUDA libraries; this is PyTorch's own index without them.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-DEMO_PROMPT = "two apples on a beach"
+DEMO_PROMPT = "a rocket at night"
 DEMO_FILE = ROOT / "demo" / "picture.png"
 INHERIT = "inherited.pth"
 
