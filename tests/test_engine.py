@@ -154,23 +154,6 @@ def test_excluded_codes_are_never_drawn(schedule: Schedule) -> None:
         assert int(tokens.max()) < 4
 
 
-def test_codes_excluded_in_one_guidance_row_only() -> None:
-    """An infinity in either row excludes the code; it never meets another one in the mix and turns into NaN."""
-    for row in (0, 1):
-        backbone = ToyBackbone(3, 4, dtype=DOUBLE)
-        plain = backbone.logits
-
-        def masked(features: Tensor, row: int = row, plain: Callable[[Tensor], Tensor] = plain) -> Tensor:
-            logits = plain(features).clone()
-            logits[row, ..., 4:] = -torch.inf
-            return logits
-
-        backbone.logits = masked  # type: ignore[method-assign]
-        for weight in (0.0, 0.5, 3.0):
-            tokens = draw(backbone, Rolling(), heads=toy_heads(backbone), sampling=Sampling(weight), batch=2).tokens
-            assert int(tokens.max()) < 4
-
-
 def test_everything_excluded_is_an_error() -> None:
     backbone = Masked(4, 5)
     backbone.first = 0
