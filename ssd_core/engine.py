@@ -214,7 +214,8 @@ class Engine:
         """Lets minus infinity stand for an excluded code; refuses NaN, plus infinity and a fully excluded position."""
         excluded = (logits == -torch.inf).any(0)  # in any guidance row: infinities must not meet in the mix
         guided = guided.masked_fill(excluded, -torch.inf)
-        if not bool((torch.isfinite(guided) | excluded).all()):
+        broken = (torch.isnan(logits) | (logits == torch.inf)).any(0)  # also where another row excludes the code
+        if bool((broken | ~(torch.isfinite(guided) | excluded)).any()):
             raise SSDError(self._blame(drafted))
         if bool(excluded.all(-1).any()):
             raise SSDError(

@@ -49,6 +49,15 @@ def test_a_position_without_any_code_is_an_error(row: int) -> None:
         generate(backbone, "ab", schedule=AR(), sampling=Sampling(guidance=2.0))
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_does_not_hide_behind_an_excluded_code(bad: float) -> None:
+    """One guidance row excludes a code where the other holds NaN or infinity: that is damage, not an exclusion."""
+    backbone = Masked(4, 5).mask(0, [4])
+    backbone.head.weight.data[4] = bad
+    with pytest.raises(SSDError, match="NaN or infinity in the logits"):
+        generate(backbone, "ab", schedule=AR(), sampling=Sampling(guidance=2.0))
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("temperature", [1e-40, 1e-38, 1e-12, 9e-7])
 def test_vanishing_temperatures_are_greedy(schedule: Schedule, temperature: float) -> None:
