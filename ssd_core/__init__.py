@@ -14,8 +14,7 @@ from .load import load_heads
 from .report import Report, RowsEvent
 from .sampling import Sampling
 from .schedule import AR, Rolling, Rounds, Schedule
-
-__version__ = "0.1.0"
+from .version import __version__
 
 __all__ = [
     "AR",
@@ -30,6 +29,7 @@ __all__ = [
     "Schedule",
     "SpatialHeads",
     "StopRequested",
+    "__version__",
     "generate",
     "load_backbone",
     "load_heads",

@@ -81,6 +81,7 @@ class GumbelCoupling(Coupling):
             if end <= start:
                 continue
             stop = self._stream.row_end(self._stream.row_of(end - 1))  # whole rows: fewer, larger draws
+            start = max(start, stop - self._ring.capacity)  # kept rows are never drawn
             drawn = self._noise.gumbel(image, start, stop, self._codes)
             slots = torch.arange(start, stop, device=drawn.device)
             self._ring.put(torch.full_like(slots, image), slots, drawn)

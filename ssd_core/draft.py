@@ -1,4 +1,4 @@
-"""Who drafts: spatial heads, a copy of the row above, or nobody.
+"""Who drafts: spatial heads, a copy of the row above, a picture that is there already, or nobody.
 
 A drafter fills the stream from ``state.drafted`` towards the wanted ends and stops where it has nothing to go by.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from .coupling import Coupling
 from .families.base import Backbone
 from .heads import Direction, SpatialHeads
-from .state import COPY, HORIZONTAL, VERTICAL, DecodeState
+from .state import COPY, GIVEN, HORIZONTAL, VERTICAL, DecodeState
 from .stream import Stream
 
 Target = Callable[[Tensor], Tensor]
@@ -70,6 +70,27 @@ class CopyDrafter(Drafter):
             at = state.index(images), state.index(positions)
             state.origin[at] = COPY
             coupling.propose_tokens(*at, state.tokens[at])
+
+
+class GivenDrafter(Drafter):
+    """The codes of a picture that is to be refined, int64 [batch, rows, cols]."""
+
+    name = "given"
+
+    def __init__(self, codes: Tensor) -> None:
+        self._codes = codes
+
+    def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
+        starts = list(state.drafted)
+        at = state.pairs(starts, ends, codes_only=True)
+        images, positions = at
+        if not len(images):
+            return
+        stride = state.stream.stride
+        state.tokens[at] = self._codes[images, positions // stride, positions % stride]
+        state.origin[at] = GIVEN
+        coupling.propose_tokens(*at, state.tokens[at])
+        state.drafted = [max(start, state.stream.skip_forced(end)) for start, end in zip(starts, ends, strict=True)]
 
 
 class HeadsDrafter(Drafter):

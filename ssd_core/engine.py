@@ -6,6 +6,8 @@ their distributions, move the finished prefix.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -19,12 +21,16 @@ from .noise import Noise
 from .report import EventKind, Meter, RowsEvent
 from .sampling import Sampling, guide, truncate
 from .schedule import Schedule, Step
+from .start import Start
 from .state import DecodeState
 from .stream import Stream
 from .transformer import CacheWindow, KVCache, Rotary, rope_table
 
 OnRows = Callable[[RowsEvent], None]
 ShouldStop = Callable[[], bool]
+
+_KEPT_CHUNK = 512
+"""Kept tokens fed at once: they need no logits, and wide forwards only cost memory."""
 
 
 class Engine:
@@ -41,6 +47,8 @@ class Engine:
         meter: Meter,
         on_rows: OnRows | None = None,
         should_stop: ShouldStop | None = None,
+        events_per_second: float = math.inf,
+        start: Start | None = None,
     ) -> None:
         self._backbone = backbone
         self._schedule = schedule
@@ -49,6 +57,9 @@ class Engine:
         self._meter = meter
         self._on_rows = on_rows
         self._should_stop = should_stop
+        self._event_pause = 1 / events_per_second
+        self._last_event = -math.inf
+        self._start = start
         self._rows = sampling.guidance_rows
         self._coupling = self._make_coupling(stream, seeds)
         self.state = DecodeState(stream, len(seeds), self._rows, backbone.hidden, backbone.dtype, backbone.device)
@@ -65,6 +76,8 @@ class Engine:
     def run(self, prompt: PromptRows) -> Tensor:
         """Decodes to the end. Returns codes int64 [batch, rows, cols] on the backbone's device."""
         self._prefill(prompt)
+        if self._start is not None and self._start.keep_rows:
+            self._keep(self._start)
         for step in self._schedule.steps(self.state):
             self._step(step)
         return self.state.stream.to_grid(self.state.tokens)
@@ -94,6 +107,20 @@ class Engine:
             state.computed = [1] * state.batch
             self._meter.forwards["prefill"] += 1
             self._meter.fed_tokens += prompt.length
+
+    def _keep(self, start: Start) -> None:
+        """Makes the kept rows final and feeds them, so that the next row has features to be drawn and drafted from."""
+        state, stream = self.state, self.state.stream
+        cells = stream.code_positions[: start.keep_rows * stream.cols].to(state.device)
+        state.tokens[:, cells] = start.codes[:, : start.keep_rows].flatten(1).to(state.device)
+        end = stream.row_end(start.keep_rows - 1)
+        for image in range(state.batch):
+            state.accept(image, end)
+        with self._meter.phase("prompt"):
+            for begin in range(0, end, _KEPT_CHUNK):
+                self._poll()
+                self._feed([begin] * state.batch, [min(begin + _KEPT_CHUNK, end)] * state.batch, "prefill")
+        self._emit("accepted", None)
 
     def _step(self, step: Step) -> None:
         self._poll()
@@ -265,5 +292,10 @@ class Engine:
             raise StopRequested("the run was stopped before it finished")
 
     def _emit(self, kind: EventKind, changed: Tensor | None) -> None:
-        if self._on_rows is not None:
+        if self._on_rows is None:
+            return
+        now = time.perf_counter()
+        finished = kind == "accepted" and self.state.finished
+        if finished or now - self._last_event >= self._event_pause:
+            self._last_event = now
             self._on_rows(self._meter.event(kind, self.state, changed))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
-from .draft import CopyDrafter, Drafter, HeadsDrafter, NoDrafter
+from .draft import CopyDrafter, Drafter, GivenDrafter, HeadsDrafter, NoDrafter
 from .engine import Engine, OnRows, ShouldStop
-from .errors import SSDError
+from .errors import SSDError, StopRequested
 from .families.base import Backbone
 from .heads import Direction, SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
 from .sampling import Sampling
 from .schedule import AR, Rounds, Schedule, default_schedule
+from .start import Start
 from .stream import Stream
 
 
@@ -40,7 +42,10 @@ def generate(
     batch: int = 1,
     grid: tuple[int, int] | None = None,
     negative: str = "",
+    start: Tensor | None = None,
+    keep_rows: int = 0,
     on_rows: OnRows | None = None,
+    events_per_second: float = math.inf,
     should_stop: ShouldStop | None = None,
 ) -> Generation:
     """Draws pictures.
@@ -48,8 +53,11 @@ def generate(
     ``prompt``: one text for ``batch`` images, or a list with one text per image (``batch`` must then be 1). Image k
     draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed. ``schedule``: ``AR()``,
     ``Rolling()`` or ``Rounds()``; by default exact mode, with a window of one row on a CPU and three elsewhere.
-    ``heads``: who drafts; without heads the row above is copied. ``grid``: (rows, cols) in codes. ``on_rows`` gets a
-    RowsEvent whenever rows are drafted, corrected or accepted; ``should_stop`` is asked before every forward. An
+    ``heads``: who drafts; without heads the row above is copied. ``grid``: (rows, cols) in codes. ``start``: codes
+    [1 or batch, rows, cols] of a picture to begin with: its first ``keep_rows`` rows stay and the rest is drawn anew;
+    with ``keep_rows`` 0 it is the first draft of every cell, which in exact mode changes the speed and nothing else.
+    ``on_rows`` gets a RowsEvent whenever rows are drafted, corrected or accepted, at most ``events_per_second`` and
+    always the last one. ``should_stop`` is asked before every forward and before an image's pixels are decoded. An
     exception from either leaves nothing behind.
 
     Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
@@ -57,10 +65,17 @@ def generate(
     prompts = _expand(prompt, batch)
     schedule = schedule or default_schedule(backbone.device.type)
     sampling = sampling or backbone.default_sampling
+    if start is None and keep_rows:
+        raise SSDError(f"keep_rows is {keep_rows}, but there are no codes to keep; give start, or keep_rows 0")
+    if start is not None and grid is None and start.dim() == 3:
+        grid = (start.shape[1], start.shape[2])
+    if not events_per_second > 0:
+        raise SSDError(f"events_per_second must be above 0, got {events_per_second}")
     grid = backbone.check_grid(grid or backbone.default_grid)
+    begin = None if start is None else Start.check(start, keep_rows, grid, len(prompts), backbone.codes)
     meter = Meter()
     stream = backbone.stream(grid)
-    drafter = _choose_drafter(backbone, heads, schedule, stream)
+    drafter = _choose_drafter(backbone, heads, schedule, stream, begin)
     settings = {
         "schedule": asdict(schedule),  # type: ignore[call-overload]
         "sampling": asdict(sampling),
@@ -69,21 +84,30 @@ def generate(
         "fingerprint": backbone.fingerprint,
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": str(backbone.device),
+        "prompts": prompts,
         "negative": negative,
+        "keep_rows": keep_rows,
     }
     engine = Engine(
         backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
-        on_rows, should_stop,
+        on_rows, should_stop, events_per_second, begin,
     )  # fmt: skip
     with torch.inference_mode():
         rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
         codes = engine.run(rows)
         with meter.phase("pixels"):
-            images = backbone.decode_pixels(codes).clamp(0, 1).float()
+            images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
     report = Report(schedule.name, settings, seed, grid, len(prompts))
     meter.fill(report)
     report.tokens_per_second = codes.numel() / (report.seconds["total"] - report.seconds["pixels"])
     return Generation(codes.clone(), images.clone(), report)
+
+
+def _decode(backbone: Backbone, codes: Tensor, should_stop: ShouldStop | None) -> Tensor:
+    """One image at a time, so that memory and the time until a stop do not grow with the batch."""
+    if should_stop is not None and should_stop():
+        raise StopRequested("the run was stopped before its pixels were decoded")
+    return backbone.decode_pixels(codes).clamp(0, 1).float()
 
 
 def _expand(prompt: str | Sequence[str], batch: int) -> list[str]:
@@ -100,9 +124,13 @@ def _expand(prompt: str | Sequence[str], batch: int) -> list[str]:
     return list(prompt)
 
 
-def _choose_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream) -> Drafter:
+def _choose_drafter(
+    backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream, start: Start | None
+) -> Drafter:
     if isinstance(schedule, AR):
         return NoDrafter()
+    if start is not None and start.keep_rows == 0:
+        return GivenDrafter(start.codes.to(backbone.device))
     if heads is None:
         return CopyDrafter()
     if heads.spec.hidden != backbone.hidden:

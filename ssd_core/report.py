@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .state import COPY, HORIZONTAL, VERTICAL, DecodeState
+from .state import COPY, GIVEN, HORIZONTAL, VERTICAL, DecodeState
 
-_ORIGINS = {"copy": COPY, "horizontal": HORIZONTAL, "vertical": VERTICAL}
+_ORIGINS = {"copy": COPY, "horizontal": HORIZONTAL, "vertical": VERTICAL, "given": GIVEN}
+_KINDS = 1 + len(_ORIGINS)
 _MAX_ROUNDS = 16
 
 EventKind = Literal["drafted", "corrected", "accepted"]
@@ -79,8 +80,8 @@ class Meter:
         self.seconds: dict[str, float] = {}
         self._verified = torch.zeros(_MAX_ROUNDS, dtype=torch.float64)
         self._kept = torch.zeros(_MAX_ROUNDS, dtype=torch.float64)
-        self._first_verified = torch.zeros(4, dtype=torch.float64)
-        self._first_kept = torch.zeros(4, dtype=torch.float64)
+        self._first_verified = torch.zeros(_KINDS, dtype=torch.float64)
+        self._first_kept = torch.zeros(_KINDS, dtype=torch.float64)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -102,8 +103,8 @@ class Meter:
         self._verified += torch.bincount(step, minlength=_MAX_ROUNDS)
         self._kept += torch.bincount(step, kept, minlength=_MAX_ROUNDS)
         first = rounds == 0
-        self._first_verified += torch.bincount(origin[first], minlength=4)
-        self._first_kept += torch.bincount(origin[first], kept[first], minlength=4)
+        self._first_verified += torch.bincount(origin[first], minlength=_KINDS)
+        self._first_kept += torch.bincount(origin[first], kept[first], minlength=_KINDS)
 
     @property
     def acceptance(self) -> float | None:

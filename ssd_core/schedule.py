@@ -153,13 +153,9 @@ class Rounds:
 
     def steps(self, state: DecodeState) -> Iterator[Step]:
         stream, batch = state.stream, state.batch
-        yield Step([1] * batch, draft=False, final=1)  # the first code comes from the prompt's own forward
-        while state.front[0] < stream.cols:
-            end = min(state.front[0] + self.first_row_block, stream.cols)
-            yield from self._block(batch, end, end, rounds=1)
-        if self.commit == "separate" and stream.stride > stream.cols and stream.rows > 1:
-            yield Step([stream.stride + 1] * batch, verify=False, draft=False)  # the first end-of-line token by itself
-        row = 1
+        if state.front[0] == 0:
+            yield from self._first_row(state)
+        row = stream.row_of(state.front[0])
         while row < stream.rows:
             last = min(row + self.rows_per_block, stream.rows) - 1
             reach = stream.row_end(last)
@@ -170,6 +166,15 @@ class Rounds:
                 yield from self._block(batch, stream.row_end(leading), reach, rounds)
                 rounds = self.incremental_rounds
             row = last + 1
+
+    def _first_row(self, state: DecodeState) -> Iterator[Step]:
+        stream, batch = state.stream, state.batch
+        yield Step([1] * batch, draft=False, final=1)  # the first code comes from the prompt's own forward
+        while state.front[0] < stream.cols:
+            end = min(state.front[0] + self.first_row_block, stream.cols)
+            yield from self._block(batch, end, end, rounds=1)
+        if self.commit == "separate" and stream.stride > stream.cols and stream.rows > 1:
+            yield Step([stream.stride + 1] * batch, verify=False, draft=False)  # the first end-of-line token by itself
 
     def _block(self, batch: int, end: int, reach: int, rounds: int) -> Iterator[Step]:
         """``rounds`` verification rounds up to ``reach``, then everything before ``end`` becomes final."""

@@ -120,7 +120,7 @@ def test_tokens_file_holds_the_codes_and_the_settings(cli, tiny_model, tmp_path)
         tokens, metadata = stored.get_tensor("tokens"), stored.metadata()
     expected = ssd_core.generate(ssd_core.load_backbone(tiny_model), ["cat", "dog on grass"], schedule=ssd_core.AR())
     assert torch.equal(tokens, expected.tokens)
-    assert json.loads(metadata["ssd"])["prompt"] == ["cat", "dog on grass"]
+    assert json.loads(metadata["ssd"])["prompts"] == ["cat", "dog on grass"]
 
 
 def test_gif_grows_from_gray_to_the_finished_picture(cli, tmp_path):

@@ -40,6 +40,10 @@ def test_what_a_loaded_backbone_says(tiny: EmojiBackbone, tiny_model: Path) -> N
     assert tiny.default_sampling == Sampling(guidance=2.0)
     assert tiny.words() == ("cat", "dog", "heart", "red", "blue", "grass", "two")
     assert (tiny.dtype, tiny.device.type) == (torch.float32, "cpu")
+    assert tiny.patch == 8
+    tiny.check_prompt("a red cat")
+    with pytest.raises(SSDError, match="does not know the word 'zebra'"):
+        tiny.check_prompt("a zebra")
     assert not tiny.training
     assert not any(p.requires_grad for p in tiny.parameters())
     assert tiny.stream((4, 6)) == Stream(4, 6, EOL)

@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..generate import Generation
 from ..report import RowsEvent
+from ..summary import report_text
+from ..tokens import save_tokens, tokens_of
+from ..version import __version__
+from ..writing import write
 from .arguments import GenerateOptions
-from .files import Target, picture_name, png_bytes, tokens_bytes, write
+from .files import Target, picture_name, png_bytes
 from .progress import ProgressBar
 from .rows_gif import RowsRecorder
 from .setup import Setup, load, schedule_of
-from .summary import report_text
 
 
 def draw(options: GenerateOptions) -> None:
@@ -34,10 +36,10 @@ def draw(options: GenerateOptions) -> None:
     if recorder is not None and options.rows_gif is not None:
         files.append(write(options.rows_gif, recorder.gif_bytes(setup.backbone)))
     if options.json:
-        report = {**result.report.to_dict(), "prompts": options.prompts, "files": [str(file) for file in files]}
+        report = {**result.report.to_dict(), "files": [str(file) for file in files]}
         print(json.dumps(report, allow_nan=False))
     else:
-        print(report_text(options.prompts, result, files))
+        print(report_text(result, files))
 
 
 def prepare_outputs(options: GenerateOptions) -> Target:
@@ -60,19 +62,12 @@ def save(setup: Setup, result: Generation, target: Target, mark: str = "") -> li
         data = png_bytes(result.images[number - 1], prompt, settings_of(result, prompt, seed))
         files.append(target.save(data, picture_name(prompt, seed), number, len(pictures), mark))
     if setup.options.tokens_out is not None and not mark:
-        settings = settings_of(result, setup.options.prompts, setup.options.seed)
-        files.append(write(setup.options.tokens_out, tokens_bytes(result.tokens, settings)))
+        files.append(save_tokens(setup.options.tokens_out, tokens_of(result)))
     return files
 
 
-def settings_of(result: Generation, prompt: str | list[str], seed: int) -> dict[str, Any]:
-    """What it takes to draw a picture again."""
-    report = result.report
-    return {
-        "prompt": prompt,
-        "seed": seed,
-        "decoder": report.decoder,
-        "grid": list(report.grid),
-        **report.settings,
-        "version": __version__,
-    }
+def settings_of(result: Generation, prompt: str, seed: int) -> dict[str, Any]:
+    """What it takes to draw one picture again."""
+    settings = {**tokens_of(result).info, "prompt": prompt, "seed": seed, "version": __version__}
+    del settings["prompts"]
+    return settings

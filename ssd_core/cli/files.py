@@ -1,4 +1,4 @@
-"""Writing results: names that clobber nothing by accident, and files that are whole or not there at all."""
+"""The command line's results: where pictures go and what a PNG carries."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ import io
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 from PIL import Image, PngImagePlugin
 from torch import Tensor
 
-from .. import __version__
 from ..errors import SSDError
-
-SOFTWARE = f"spatial-speculative-decoding {__version__}"
-# One key of our own for the settings: ComfyUI and others read "prompt", "workflow" and "parameters" as their own data.
-SETTINGS_KEY = "ssd"
+from ..tokens import METADATA, SOFTWARE
+from ..writing import write, write_new
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,8 @@ def png_bytes(image: Tensor, prompt: str, settings: dict[str, Any]) -> bytes:
     info = PngImagePlugin.PngInfo()
     info.add_itxt("Description", prompt)
     info.add_text("Software", SOFTWARE)
-    info.add_itxt(SETTINGS_KEY, json.dumps(settings, ensure_ascii=False))
+    # One key of our own: ComfyUI and others read "prompt", "workflow" and "parameters" as their own data.
+    info.add_itxt(METADATA, json.dumps(settings, ensure_ascii=False))
     stream = io.BytesIO()
     Image.fromarray(to_bytes(image)).save(stream, format="PNG", pnginfo=info)
     return stream.getvalue()
@@ -77,56 +71,3 @@ def png_bytes(image: Tensor, prompt: str, settings: dict[str, Any]) -> bytes:
 def to_bytes(image: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Values 0..1 -> 0..255, rounded, same shape."""
     return (image.detach().cpu().clamp(0, 1) * 255).round().numpy().astype(np.uint8)
-
-
-def tokens_bytes(tokens: Tensor, settings: dict[str, Any]) -> bytes:
-    """Codes int64 [batch, rows, cols] -> a safetensors file with one tensor `tokens` and the settings as metadata."""
-    metadata = {"software": SOFTWARE, SETTINGS_KEY: json.dumps(settings, ensure_ascii=False)}
-    return safetensors.torch.save({"tokens": tokens.cpu().contiguous()}, metadata=metadata)
-
-
-def write(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all, replacing an old one."""
-    with _partial(path.parent, data) as partial:
-        partial.replace(path)
-    return path
-
-
-def write_new(folder: Path, name: str, suffix: str, data: bytes) -> Path:
-    """Write a file that was not there: `name`, else `name-2`, `name-3` … Returns its path."""
-    with _partial(folder, data) as partial:
-        number = 1
-        while True:
-            path = folder / (f"{name}{suffix}" if number == 1 else f"{name}-{number}{suffix}")
-            try:
-                path.touch(exist_ok=False)  # claims the name, from other processes too
-                break
-            except FileExistsError:
-                number += 1
-        try:
-            partial.replace(path)
-        except BaseException:
-            path.unlink()
-            raise
-    return path
-
-
-@contextmanager
-def _partial(folder: Path, data: bytes) -> Iterator[Path]:
-    """A temporary file in `folder` with `data`; whatever interrupts leaves nothing behind."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".ssd-", suffix=".partial")
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        partial.chmod(0o666 & ~_umask())
-        yield partial
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """mkstemp makes private files; pictures get the mode that any other new file gets."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

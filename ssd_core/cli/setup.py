@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..engine import OnRows, ShouldStop
+from ..engine import OnRows
 from ..errors import SSDError
 from ..families import load_backbone
 from ..families.base import Backbone
@@ -34,25 +34,27 @@ class Setup:
     heads: SpatialHeads | None
     sampling: Sampling
 
-    def draw(
-        self, schedule: Schedule, on_rows: OnRows | None = None, should_stop: ShouldStop | None = None
-    ) -> Generation:
-        """One `generate` call with the options' prompts, seed and size."""
+    @property
+    def prompt(self) -> str | list[str]:
+        """One prompt for the whole batch, or one for each picture."""
+        prompts = self.options.prompts
+        return prompts[0] if len(prompts) == 1 else prompts
+
+    def settings(self) -> dict[str, Any]:
+        """The options as keyword arguments of `generate`, the schedule aside."""
         options = self.options
-        single = len(options.prompts) == 1
-        return generate(
-            self.backbone,
-            options.prompts[0] if single else options.prompts,
-            heads=self.heads,
-            schedule=schedule,
-            sampling=self.sampling,
-            seed=options.seed,
-            batch=options.batch,
-            grid=options.size,
-            negative=options.negative,
-            on_rows=on_rows,
-            should_stop=should_stop,
-        )
+        return {
+            "heads": self.heads,
+            "sampling": self.sampling,
+            "seed": options.seed,
+            "batch": options.batch,
+            "grid": options.size,
+            "negative": options.negative,
+        }
+
+    def draw(self, schedule: Schedule, on_rows: OnRows | None = None) -> Generation:
+        """One `generate` call with the options' prompts, seed and size."""
+        return generate(self.backbone, self.prompt, schedule=schedule, on_rows=on_rows, **self.settings())
 
     def pictures(self) -> list[tuple[str, int]]:
         """Prompt and seed of every picture of a run, in order."""

@@ -38,7 +38,7 @@ class Backbone(nn.Module, ABC):
 
     Attributes: ``decoder``; ``name``; ``fingerprint`` (hash of the weights that heads depend on); ``codes`` (how many
     different codes there are); ``grids`` (supported (rows, cols), the first is the default); ``default_sampling``;
-    ``rope_theta``.
+    ``rope_theta``; ``patch`` (pixels a side of the square that one code stands for).
     """
 
     decoder: Decoder
@@ -48,6 +48,7 @@ class Backbone(nn.Module, ABC):
     grids: Sequence[tuple[int, int]]
     default_sampling: Sampling
     rope_theta: float
+    patch: int
 
     @property
     def hidden(self) -> int:
@@ -71,6 +72,9 @@ class Backbone(nn.Module, ABC):
             known = ", ".join(f"{rows}x{cols}" for rows, cols in self.grids)
             raise SSDError(f"{self.name} cannot draw {grid[0]}x{grid[1]} codes (rows x columns); choose one of {known}")
         return grid
+
+    def check_prompt(self, prompt: str) -> None:
+        """Raises SSDError for a prompt that this backbone cannot read. Needs no weights. By default it reads any."""
 
     @abstractmethod
     def stream(self, grid: tuple[int, int]) -> Stream:

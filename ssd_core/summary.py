@@ -1,13 +1,15 @@
-"""The report that fits one screen."""
+"""Reports in words that fit one screen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..generate import Generation
+from .compare import Comparison
+from .generate import Generation
 
 SHOWN_OF_SCHEDULE = {
     "rolling": ("window_rows", "tolerance"),
@@ -15,7 +17,7 @@ SHOWN_OF_SCHEDULE = {
 }
 
 
-def report_text(prompts: list[str], result: Generation, files: list[Path]) -> str:
+def report_text(result: Generation, files: Sequence[Path] = ()) -> str:
     """One run: what was drawn, how, with how many forwards and in what time."""
     report = result.report
     seconds = report.seconds
@@ -23,10 +25,10 @@ def report_text(prompts: list[str], result: Generation, files: list[Path]) -> st
     kinds = ", ".join(f"{name} {count}" for name, count in report.forwards.items() if count)
     codes = report.grid[0] * report.grid[1]
     lines = [
-        *prompts,
+        *_prompts(result),
         _row("picture", _picture(result)),
         _row("decoder", _decoder(result)),
-        _row("forwards", f"{report.total_forwards} for {codes} codes ({kinds})"),
+        _row("forwards", f"{report.total_forwards} for {codes} codes{_kept(result)} ({kinds})"),
         _row("seconds", f"{seconds['total']:.2f} ({phases})"),
         _row("speed", f"{report.tokens_per_second:.0f} codes/s"),
     ]
@@ -36,15 +38,14 @@ def report_text(prompts: list[str], result: Generation, files: list[Path]) -> st
     return "\n".join([*lines, *_files(files)])
 
 
-def comparison_text(
-    prompts: list[str], figures: dict[str, Any], result: Generation, repeats: int, files: list[Path]
-) -> str:
-    """Two decoders on the same seed; `figures` is `Comparison.to_dict()`, `result` SSD's run."""
+def comparison_text(comparison: Comparison, files: Sequence[Path] = ()) -> str:
+    """Plain decoding and the chosen settings on the same seed."""
+    figures, result, repeats = comparison.to_dict(), comparison.ssd, comparison.repeats
     ar, ssd = figures["ar"], figures["ssd"]
     acceptance = "" if ssd["acceptance"] is None else f"   acceptance {ssd['acceptance']:.2f}"
     runs = "one run each" if repeats == 1 else f"median of {repeats} runs each, taken in turn"
     lines = [
-        *prompts,
+        *_prompts(result),
         _row("picture", _picture(result)),
         _row("decoder", _decoder(result)),
         _row("ar", f"{ar['seconds']:8.2f} s {ar['forwards']:6d} forwards"),
@@ -62,6 +63,11 @@ def _picture(result: Generation) -> str:
     many = f"{report.batch} of " if report.batch > 1 else ""
     seeds = f"seed {report.seed}" + (f" … {(report.seed + report.batch - 1) % 2**64}" if report.batch > 1 else "")
     return f"{many}{width}×{height} pixels, {report.grid[0]}×{report.grid[1]} codes (rows × columns), {seeds}"
+
+
+def _kept(result: Generation) -> str:
+    kept = result.report.settings["keep_rows"]
+    return f", the first {kept} rows kept" if kept else ""
 
 
 def _decoder(result: Generation) -> str:
@@ -89,7 +95,12 @@ def _setting(name: str, value: float | str) -> str:
     return f"{name.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
 
 
-def _files(files: list[Path]) -> list[str]:
+def _prompts(result: Generation) -> list[str]:
+    """Each prompt once, in order."""
+    return list(dict.fromkeys(result.report.settings["prompts"]))
+
+
+def _files(files: Sequence[Path]) -> list[str]:
     return [_row("files" if number == 0 else "", str(file)) for number, file in enumerate(files)]
 
 

@@ -1,0 +1,56 @@
+"""Files that are whole or not there at all, and names that clobber nothing by accident."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all, replacing an old one."""
+    with _partial(path.parent, data) as partial:
+        partial.replace(path)
+    return path
+
+
+def write_new(folder: Path, name: str, suffix: str, data: bytes) -> Path:
+    """Write a file that was not there: `name`, else `name-2`, `name-3` … Returns its path."""
+    with _partial(folder, data) as partial:
+        number = 1
+        while True:
+            path = folder / (f"{name}{suffix}" if number == 1 else f"{name}-{number}{suffix}")
+            try:
+                path.touch(exist_ok=False)  # claims the name, from other processes too
+                break
+            except FileExistsError:
+                number += 1
+        try:
+            partial.replace(path)
+        except BaseException:
+            path.unlink()
+            raise
+    return path
+
+
+@contextmanager
+def _partial(folder: Path, data: bytes) -> Iterator[Path]:
+    """A temporary file in `folder` with `data`; whatever interrupts leaves nothing behind."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".ssd-", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        partial.chmod(0o666 & ~_umask())
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """mkstemp makes private files; pictures get the mode that any other new file gets."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
