@@ -3,7 +3,8 @@
 Run: ``python -m recipes.emoji_scenes.heads --pictures 224 --scenes 2048 --minutes 15``. Drawing takes a while, so
 rendered scenes are mixed in; features come from the frozen model in both cases. Pictures go to the cache as shards; a
 run that was stopped while drawing goes on where it was. Training takes the time it is given, then
-``heads.safetensors`` is written.
+``heads.safetensors`` is written. ``--start-from`` begins with another heads file: after a model was trained further,
+its old heads are a better start than none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from ssd_core import Backbone, SpatialHeads, load_backbone
 from ssd_core.distill.samples import Samples, collect, read_samples
@@ -65,7 +67,9 @@ def rendered_scenes(backbone: Backbone, scenes: int) -> list[Samples]:
     return shards
 
 
-def train(folder: Path, scenes: int, minutes: float, neighbours: int, out: Path) -> None:
+def train(
+    folder: Path, scenes: int, minutes: float, neighbours: int, out: Path, start_from: Path | None = None
+) -> None:
     """Trains five horizontal and three vertical heads and writes them with their acceptance."""
     torch.manual_seed(0)
     backbone = load_backbone()
@@ -75,6 +79,8 @@ def train(folder: Path, scenes: int, minutes: float, neighbours: int, out: Path)
     held_out = list(read_samples(folder / "held_out", backbone.fingerprint))
     spec = HeadsSpec(backbone.hidden, (1, 2, 3, 4, 5), (1, 2, 3), neighbours, backbone.name, backbone.fingerprint)
     heads = SpatialHeads(spec)
+    if start_from is not None:
+        heads.load_state_dict({name: tensor.float() for name, tensor in load_file(start_from).items()})
     settings = TrainSettings(minutes=minutes)
     LOGS.mkdir(exist_ok=True)
     with (LOGS / "heads.csv").open("w", newline="") as file:
@@ -118,12 +124,13 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, choices=(0, 1), default=1)
     parser.add_argument("--folder", type=Path, default=CACHE / "samples")
     parser.add_argument("--out", type=Path, default=ASSETS / "heads.safetensors")
+    parser.add_argument("--start-from", type=Path, help="heads file with the same spec to begin with")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     draw_pictures(options.pictures, options.folder)
-    train(options.folder, options.scenes, options.minutes, options.neighbours, options.out)
+    train(options.folder, options.scenes, options.minutes, options.neighbours, options.out, options.start_from)
 
 
 if __name__ == "__main__":
