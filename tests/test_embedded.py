@@ -10,8 +10,8 @@ import torch
 from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
 from ssd_core.families import ASSETS
 from ssd_core.families.emoji import EmojiBackbone
-from ssd_core.heads import SpatialHeads
-from ssd_core.transformer import CacheWindow, KVCache, rope_table
+from ssd_core.heads import HeadsSpec, SpatialHeads
+from ssd_core.transformer import CacheWindow, Decoder, KVCache, rope_table
 
 SMALLEST = (16, 16)
 
@@ -53,29 +53,79 @@ def test_heads_fit_the_weights() -> None:
     assert spec.vertical[:1] == (1,)
 
 
+class Stretch:
+    """Prompt and the first ``length`` random stream tokens in float64, fed piece by piece into a cache."""
+
+    def __init__(self, length: int, seed: int = 0) -> None:
+        backbone = embedded()
+        rows = backbone.prompt_rows([prompt()], "", SMALLEST, guided=False)
+        stream = backbone.stream(SMALLEST)
+        tokens = stream.blank(1)[:, :length]
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(backbone.codes, tokens.shape, generator=generator)
+        tokens = torch.where(stream.forced_mask[:length], tokens, drawn)
+        self.decoder = exact_decoder()
+        self.x = torch.cat((rows.embeddings, backbone.embed(tokens)), 1).double()
+        places = torch.cat((rows.positions, rows.stream_positions[:, :length]), 1)[0]
+        self.rope = rope_table(places, self.decoder.spec.head_dim, backbone.rope_theta)
+        self.cache = KVCache(self.decoder.spec, 1, self.x.shape[1], torch.float64, torch.device("cpu"))
+
+    def whole(self) -> torch.Tensor:
+        """One causal pass over everything, without a cache."""
+        return self.decoder(self.x, self.rope)
+
+    def feed(self, start: int, end: int) -> torch.Tensor:
+        """Features of positions start .. end - 1, every query seeing the slots up to its own."""
+        cos, sin = self.rope
+        slots = torch.arange(start, end)
+        window = CacheWindow(slots, end, (torch.arange(end) <= slots[:, None])[None, None])
+        return self.decoder(self.x[:, start:end], (cos[slots], sin[slots]), self.cache, window)
+
+
+@functools.cache
+def exact_decoder() -> Decoder:
+    return load_backbone(dtype=torch.float64).decoder
+
+
 @pytest.mark.parametrize("width", [1, 17, 40])
 def test_cached_windows_equal_one_pass(width: int) -> None:
     """K-wide cached features of the real weights in float64 equal one uncached causal pass, below 1e-9."""
+    fed = Stretch(60 if width == 1 else 17 * 12)
+    whole, length = fed.whole(), fed.x.shape[1]
+    for start in range(0, length, width):
+        end = min(start + width, length)
+        assert float((fed.feed(start, end) - whole[:, start:end]).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize(("keep", "width"), [(30, 1), (30, 17), (47, 40)])
+def test_rolled_back_windows_equal_one_pass(keep: int, width: int) -> None:
+    """Drafts that were fed and replaced leave nothing behind: features are those of the new tokens, below 1e-9."""
+    right = Stretch(100)
+    whole, length = right.whole(), right.x.shape[1]
+    wrong = Stretch(100, seed=1).x
+    truth, right.x = right.x, torch.cat((right.x[:, :keep], wrong[:, keep:]), 1)
+    right.feed(0, length)
+    right.x = truth
+    for start in range(keep, length, width):
+        end = min(start + width, length)
+        assert float((right.feed(start, end) - whole[:, start:end]).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_exact_mode_with_hopeless_heads(rows: int) -> None:
+    """Heads with random weights cost forwards, never a code."""
     backbone = embedded()
-    rows = backbone.prompt_rows([prompt()], "", SMALLEST, guided=False)
-    stream = backbone.stream(SMALLEST)
-    length = 60 if width == 1 else 17 * 12
-    tokens = stream.blank(1)[:, :length]
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(backbone.codes, tokens.shape, generator=generator)
-    tokens = torch.where(stream.forced_mask[:length], tokens, drawn)
-    decoder = load_backbone(dtype=torch.float64).decoder
-    x = torch.cat((rows.embeddings, backbone.embed(tokens)), 1).double()
-    places = torch.cat((rows.positions, rows.stream_positions[:, :length]), 1)[0]
-    cos, sin = rope_table(places, decoder.spec.head_dim, backbone.rope_theta)
-    whole = decoder(x, (cos, sin))
-    cache = KVCache(decoder.spec, 1, x.shape[1], torch.float64, torch.device("cpu"))
-    for start in range(0, x.shape[1], width):
-        end = min(start + width, x.shape[1])
-        slots = torch.arange(start, end)
-        window = CacheWindow(slots, end, (torch.arange(end) <= slots[:, None])[None, None])
-        piece = decoder(x[:, start:end], (cos[slots], sin[slots]), cache, window)
-        assert float((piece - whole[:, start:end]).abs().max()) < 1e-9
+    torch.manual_seed(0)
+    heads = SpatialHeads(HeadsSpec(backbone.hidden, (1, 2, 3, 4, 5), (1, 2, 3), neighbours=1)).requires_grad_(False)
+    for parameter in heads.parameters():
+        parameter.normal_(std=0.05)
+    want = generate(backbone, prompt(), schedule=AR(), grid=SMALLEST, seed=12)
+    got = generate(backbone, prompt(), heads=heads, schedule=Rolling(rows), grid=SMALLEST, seed=12)
+    good = generate(backbone, prompt(), heads=built_in_heads(), schedule=Rolling(rows), grid=SMALLEST, seed=12)
+    assert torch.equal(got.tokens, want.tokens)
+    assert got.report.acceptance is not None
+    assert good.report.acceptance is not None
+    assert got.report.acceptance < good.report.acceptance
 
 
 @pytest.mark.parametrize(("seed", "guidance"), [(0, None), (7, 1.0)])
