@@ -27,6 +27,8 @@ from .stream import Stream
 from .transformer import CacheWindow, KVCache, Rotary, rope_table
 
 OnRows = Callable[[RowsEvent], None]
+OnProgress = Callable[[tuple[int, ...]], None]
+"""Gets the number of finished rows of each image."""
 ShouldStop = Callable[[], bool]
 
 _KEPT_CHUNK = 512
@@ -49,6 +51,7 @@ class Engine:
         should_stop: ShouldStop | None = None,
         events_per_second: float = math.inf,
         start: Start | None = None,
+        on_progress: OnProgress | None = None,
     ) -> None:
         self._backbone = backbone
         self._schedule = schedule
@@ -60,6 +63,7 @@ class Engine:
         self._event_pause = 1 / events_per_second
         self._last_event = -math.inf
         self._start = start
+        self._on_progress = on_progress
         self._rows = sampling.guidance_rows
         self._coupling = self._make_coupling(stream, seeds)
         self.state = DecodeState(stream, len(seeds), self._rows, backbone.hidden, backbone.dtype, backbone.device)
@@ -120,7 +124,7 @@ class Engine:
             for begin in range(0, end, _KEPT_CHUNK):
                 self._poll()
                 self._feed([begin] * state.batch, [min(begin + _KEPT_CHUNK, end)] * state.batch, "prefill")
-        self._emit("accepted", None)
+        self._tell_accepted()
 
     def _step(self, step: Step) -> None:
         self._poll()
@@ -158,7 +162,7 @@ class Engine:
             elif step.final is not None:
                 state.accept(image, step.final)
         if state.front != starts:
-            self._emit("accepted", None)
+            self._tell_accepted()
 
     def _feed(self, starts: list[int], ends: list[int], kind: str) -> None:
         """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them."""
@@ -290,6 +294,11 @@ class Engine:
     def _poll(self) -> None:
         if self._should_stop is not None and self._should_stop():
             raise StopRequested("the run was stopped before it finished")
+
+    def _tell_accepted(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(tuple(self.state.stream.rows_before(front) for front in self.state.front))
+        self._emit("accepted", None)
 
     def _emit(self, kind: EventKind, changed: Tensor | None) -> None:
         if self._on_rows is None:

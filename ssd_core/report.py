@@ -141,7 +141,7 @@ class Meter:
             changed=cells,
             accepted=tuple(stream.codes_before(f) for f in state.front),
             total=stream.codes,
-            rows_accepted=tuple(stream.codes_before(f) // stream.cols for f in state.front),
+            rows_accepted=tuple(stream.rows_before(f) for f in state.front),
             forwards=sum(self.forwards.values()),
             acceptance=self.acceptance,
             elapsed=self.elapsed,

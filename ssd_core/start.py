@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .errors import SSDError
 
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Start:
                 f"start must hold codes [1 or {batch}, {rows}, {cols}] (images, rows, columns), got "
                 f"{list(codes.shape)}; take codes of the same size, or choose their grid"
             )
-        if codes.dtype not in _INTEGERS:
+        if codes.dtype not in INTEGERS:
             raise SSDError(f"start must hold integers, got {codes.dtype}; give codes, not pixels")
         if int(codes.min()) < 0 or int(codes.max()) >= known:
             raise SSDError(

@@ -64,6 +64,10 @@ class Stream:
         row, column = divmod(position, self.stride)
         return row * self.cols + min(column, self.cols)
 
+    def rows_before(self, position: int) -> int:
+        """How many rows have all their codes before ``position`` in the stream."""
+        return self.codes_before(position) // self.cols
+
     @cached_property
     def code_positions(self) -> Tensor:
         """Stream positions of the codes in raster order, int64 [rows * cols]."""

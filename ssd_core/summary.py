@@ -23,7 +23,7 @@ def report_text(result: Generation, files: Sequence[Path] = ()) -> str:
     seconds = report.seconds
     phases = ", ".join(f"{name} {value:.2f}" for name, value in seconds.items() if name != "total")
     kinds = ", ".join(f"{name} {count}" for name, count in report.forwards.items() if count)
-    codes = report.grid[0] * report.grid[1]
+    codes = (report.grid[0] - report.settings["keep_rows"]) * report.grid[1]
     lines = [
         *_prompts(result),
         _row("picture", _picture(result)),
@@ -67,7 +67,7 @@ def _picture(result: Generation) -> str:
 
 def _kept(result: Generation) -> str:
     kept = result.report.settings["keep_rows"]
-    return f", the first {kept} rows kept" if kept else ""
+    return f" behind {kept} kept row{'s' if kept > 1 else ''}" if kept else ""
 
 
 def _decoder(result: Generation) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from .errors import SSDError
 from .families.base import Backbone
 from .generate import Generation
+from .start import INTEGERS
 from .version import __version__
 from .writing import write
 
@@ -39,10 +40,13 @@ class ARTokens:
         """Raises SSDError when the codes were made with another kind of backbone or are none of this one's."""
         made_with = self.info.get("backbone")
         if made_with is not None and made_with != backbone.name:
-            raise SSDError(f"these tokens were made with {made_with}, they mean nothing to {backbone.name}")
+            raise SSDError(
+                f"these tokens were made with {made_with}, they mean nothing to {backbone.name}; load that backbone"
+            )
         if int(self.codes.max()) >= backbone.codes:
             raise SSDError(
-                f"these tokens hold code {int(self.codes.max())}, {backbone.name} has codes 0 to {backbone.codes - 1}"
+                f"these tokens hold code {int(self.codes.max())}, {backbone.name} has codes 0 to {backbone.codes - 1}; "
+                "load the backbone that made them"
             )
         backbone.check_grid(self.grid)
 
@@ -81,12 +85,12 @@ def read_tokens(path: str | Path) -> ARTokens:
                 )
             codes = file.get_tensor(TENSOR)
         info = json.loads(metadata[METADATA])
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, RecursionError, SafetensorError, ValueError) as error:
         raise SSDError(f"cannot read the tokens file {path}: {error}; is it complete?") from error
-    whole = not codes.is_floating_point() and not codes.is_complex()
-    if codes.dim() != 3 or codes.numel() == 0 or not whole or int(codes.min()) < 0 or not isinstance(info, dict):
+    good = codes.dtype in INTEGERS and codes.dim() == 3 and codes.numel() > 0 and isinstance(info, dict)
+    if not good or int(codes.min()) < 0:
         raise SSDError(
-            f"{path} must hold codes of at least 0 in [images, rows, columns], got {codes.dtype} "
-            f"{list(codes.shape)}; the file is damaged"
+            f"{path} must hold whole numbers of at least 0 in [images, rows, columns], got {codes.dtype} "
+            f"{list(codes.shape)}; choose a file that Save AR Tokens or --tokens-out has written"
         )
     return ARTokens(codes.long(), info)

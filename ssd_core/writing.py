@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,19 +37,10 @@ def write_new(folder: Path, name: str, suffix: str, data: bytes) -> Path:
 @contextmanager
 def _partial(folder: Path, data: bytes) -> Iterator[Path]:
     """A temporary file in `folder` with `data`; whatever interrupts leaves nothing behind."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".ssd-", suffix=".partial")
-    partial = Path(name)
+    partial = folder / f".ssd-{secrets.token_hex(8)}.partial"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with partial.open("xb") as file:  # not mkstemp: the file gets the mode that any new file gets
             file.write(data)
-        partial.chmod(0o666 & ~_umask())
         yield partial
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """mkstemp makes private files; pictures get the mode that any other new file gets."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from toys import ToyBackbone, toy_heads
 
 from ssd_core import AR, Generation, Rolling, Rounds, Sampling, SSDError, generate
 from ssd_core.schedule import Schedule
+from ssd_core.summary import report_text
 
 
 def draw(backbone: ToyBackbone, schedule: Schedule, **options: Any) -> Generation:
@@ -55,6 +57,35 @@ def test_plain_decoding_behind_kept_rows_is_the_tail_of_a_run_that_drew_them() -
         again = draw(backbone, AR(), batch=2, start=whole.tokens, keep_rows=keep)
         assert torch.equal(again.tokens, whole.tokens)
         assert again.report.total_forwards < whole.report.total_forwards
+
+
+def test_figures_are_about_what_was_drawn() -> None:
+    backbone, _ = setup()
+    rows, cols = backbone.default_grid
+    got = draw(backbone, AR(), batch=2, start=any_picture(backbone), keep_rows=rows - 1)
+    seconds = got.report.seconds["total"] - got.report.seconds["pixels"]
+    assert got.report.tokens_per_second == pytest.approx(2 * cols / seconds)
+    assert f"for {cols} codes behind {rows - 1} kept rows" in report_text(got)
+
+
+@every_schedule
+def test_progress_counts_finished_rows(schedule: Schedule) -> None:
+    """Every acceptance is told, however few events a listener wants."""
+    backbone, heads = setup()
+    told: list[tuple[int, ...]] = []
+    events: list[Any] = []
+    start, keep = any_picture(backbone), 1
+    draw(
+        backbone, schedule, heads=heads, batch=2, start=start, keep_rows=keep,
+        on_progress=told.append, on_rows=events.append, events_per_second=1e-6,
+    )  # fmt: skip
+    assert told[0] == (keep, keep)
+    assert told[-1] == (backbone.default_grid[0],) * 2
+    assert all(a <= b for before, after in pairwise(told) for a, b in zip(before, after, strict=True))
+    if isinstance(schedule, AR):
+        assert {rows for rows, _ in told} == set(range(keep, backbone.default_grid[0] + 1))
+    assert len(events) == 2  # the first and, always, the last
+    assert events[-1].rows_accepted == told[-1]
 
 
 @every_schedule

@@ -65,7 +65,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     save_file({"tokens": torch.zeros(1, 2, 2, dtype=torch.int64)}, path, {"ssd": "not json"})
     with pytest.raises(SSDError, match="cannot read the tokens file"):
         read_tokens(path)
-    for bad in (torch.zeros(1, 2, 2), torch.zeros(2, 2, dtype=torch.int64), -torch.ones(1, 2, 2, dtype=torch.int64)):
+    one = torch.ones(1, 2, 2, dtype=torch.int64)
+    for bad in (one.float(), one.to(torch.uint64), one[0], -one, one[:0]):
         save_file({"tokens": bad}, path, {"ssd": "{}"})
-        with pytest.raises(SSDError, match="must hold codes of at least 0"):
+        with pytest.raises(SSDError, match="must hold whole numbers of at least 0"):
             read_tokens(path)
