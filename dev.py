@@ -2,7 +2,9 @@
 
     python3 dev.py setup     make the environment, nothing else
     python3 dev.py demo      draw a picture with the embedded model and compare SSD with plain decoding
-    python3 dev.py test      run the tests (--quick leaves the slow ones out)
+    python3 dev.py comfy     start a real ComfyUI with this extension (builds one in a cache folder, about 2 GB, once)
+    python3 dev.py test      run the tests (--quick: not the slow ones; --comfy: those in a real ComfyUI and in a
+                             browser; --all: all of them)
     python3 dev.py check     ruff, ruff format and mypy
 
 What follows the command's own options is handed on: `dev.py demo "a cat on grass" --seed 5`, `dev.py test -k stream`.
@@ -15,6 +17,7 @@ The standard library is all this file may use, and it must at least parse on old
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -36,6 +39,12 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 DEMO_PROMPT = "a rocket at night"
 DEMO_FILE = ROOT / "demo" / "picture.png"
 INHERIT = "inherited.pth"
+# pytest's -m for each switch of `test`; without a switch pyproject.toml's default counts.
+TEST_SWITCHES = {
+    "--quick": "not (slow or comfy or browser or gpu)",
+    "--comfy": "comfy or browser",
+    "--all": "not gpu",
+}
 
 
 class DevError(Exception):
@@ -53,12 +62,13 @@ def run_requirements(root: Path = ROOT) -> list[str]:
     return [line for line in lines if line]
 
 
-def dev_requirements(root: Path = ROOT) -> list[str]:
-    """The `dev` extra of pyproject.toml, read without tomllib because Python 3.10 has none."""
+def extra_requirements(name: str, root: Path = ROOT) -> list[str]:
+    """An extra of pyproject.toml, read without tomllib because Python 3.10 has none."""
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    block = re.search(r"^\[project\.optional-dependencies\]\ndev = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    table = re.search(r"^\[project\.optional-dependencies\]\n(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)
+    block = re.search(rf"^{name} = \[\n(.*?)^\]", table.group(1), re.MULTILINE | re.DOTALL) if table else None
     if block is None:
-        raise DevError("pyproject.toml has no list `dev` under [project.optional-dependencies]; restore it")
+        raise DevError(f"pyproject.toml has no list `{name}` under [project.optional-dependencies]; restore it")
     return re.findall(r'"([^"]+)"', block.group(1))
 
 
@@ -208,9 +218,9 @@ def make_venv(inherited: list[str]) -> None:
         Path(done.stdout.strip(), INHERIT).write_text("\n".join(inherited) + "\n", encoding="utf-8")
 
 
-def prepare(extras: bool, standalone: bool) -> Path:
+def prepare(extras: list[str], standalone: bool) -> Path:
     """The interpreter to run with, its environment installed as far as needed."""
-    requirements = run_requirements() + (dev_requirements() if extras else [])
+    requirements = run_requirements() + [item for extra in extras for item in extra_requirements(extra)]
     if Path(sys.prefix).resolve() == VENV.resolve():
         if missing_here(requirements):
             install(Path(sys.executable), requirements)
@@ -250,10 +260,20 @@ def demo(python: Path, rest: list[str]) -> int:
     return run(python, "ssd_core", "generate", "--compare", "-o", str(DEMO_FILE), *prompt, *rest)
 
 
+def comfy(python: Path, rest: list[str]) -> int:
+    """A real ComfyUI in the foreground; tests/comfy_engine builds and starts it, with a Python of its own."""
+    sys.modules.setdefault("dev", sys.modules[__name__])  # it imports this file, which may run as __main__
+    sys.path.insert(0, str(ROOT / "tests"))
+    return int(importlib.import_module("comfy_engine.show").main(rest))
+
+
 def test(python: Path, rest: list[str]) -> int:
-    """pytest; `--quick` leaves the slow tests out."""
-    quick = ["-m", "not (slow or comfy or browser or gpu)"] if "--quick" in rest else []
-    return run(python, "pytest", *quick, *(item for item in rest if item != "--quick"))
+    """pytest, with the tests that a switch chooses; without one those that need no server, browser or GPU."""
+    chosen = [marks for switch, marks in TEST_SWITCHES.items() if switch in rest]
+    if len(chosen) > 1:
+        raise DevError(f"got several of {', '.join(TEST_SWITCHES)}; expected one at most")
+    marks = ["-m", chosen[0]] if chosen else []
+    return run(python, "pytest", *marks, *(item for item in rest if item not in TEST_SWITCHES))
 
 
 def check(python: Path, rest: list[str]) -> int:
@@ -262,8 +282,14 @@ def check(python: Path, rest: list[str]) -> int:
     return max(codes)
 
 
-COMMANDS = {"setup": None, "demo": demo, "test": test, "check": check}
-NEEDS_DEV_EXTRAS = ("test", "check")
+def extras_of(command: str, rest: list[str]) -> list[str]:
+    """The extras of pyproject.toml that a command needs."""
+    if command == "test":
+        return ["dev", "comfy"] if {"--all", "--comfy"} & set(rest) else ["dev"]
+    return ["dev"] if command == "check" else []
+
+
+COMMANDS = {"setup": None, "demo": demo, "comfy": comfy, "test": test, "check": check}
 
 
 def main(arguments: list[str]) -> int:
@@ -280,8 +306,10 @@ def main(arguments: list[str]) -> int:
     )
     options, rest = parser.parse_known_args(arguments)
     try:
-        python = prepare(options.command in NEEDS_DEV_EXTRAS, options.standalone)
         action = COMMANDS[options.command]
+        if action is comfy:  # needs nothing here: ComfyUI has an environment of its own
+            return comfy(Path(sys.executable), rest)
+        python = prepare(extras_of(options.command, rest), options.standalone)
         if action is None:
             say(f"ready: {python}")
             return 0

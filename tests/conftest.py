@@ -11,6 +11,8 @@ import pytest
 import torch
 from tiny_model import write_tiny_model
 
+pytest_plugins = ["comfy_engine.fixtures"]
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10, where pytest brings tomli along

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import dev
 
 
 def test_lists_are_those_of_the_project_files(pyproject):
-    assert dev.dev_requirements() == pyproject["project"]["optional-dependencies"]["dev"]
+    for name, items in pyproject["project"]["optional-dependencies"].items():
+        assert dev.extra_requirements(name) == items
     assert dev.run_requirements() == pyproject["project"]["dependencies"]
 
 
@@ -45,7 +47,7 @@ def test_a_limit_that_dev_cannot_read_is_an_error_not_a_guess():
 
 
 def test_every_requirement_of_the_project_can_be_read():
-    for requirement in dev.run_requirements() + dev.dev_requirements():
+    for requirement in dev.run_requirements() + dev.extra_requirements("dev") + dev.extra_requirements("comfy"):
         assert dev.is_met(requirement, "999") is ("<" not in requirement)
 
 
@@ -73,7 +75,7 @@ def test_a_wish_is_followed_and_nothing_else_is_tried():
 def test_a_complete_interpreter_is_used_as_it_is(monkeypatch):
     monkeypatch.setattr(dev, "missing_here", lambda requirements: [])
     monkeypatch.setattr(dev, "install", lambda *_: pytest.fail("installed into a complete interpreter"))
-    assert dev.prepare(extras=True, standalone=False) == Path(sys.executable)
+    assert dev.prepare(extras=["dev"], standalone=False) == Path(sys.executable)
 
 
 @pytest.fixture
@@ -88,25 +90,25 @@ def fresh(tmp_path, monkeypatch):
 
 
 def test_venv_is_made_once_and_installed_only_when_something_is_new(fresh):
-    python = dev.prepare(extras=False, standalone=False)
+    python = dev.prepare(extras=[], standalone=False)
     assert python.is_relative_to(dev.VENV)
     assert python.exists()
     for _ in range(2):
-        dev.prepare(extras=False, standalone=False)
+        dev.prepare(extras=[], standalone=False)
     assert fresh == [dev.run_requirements()]
-    dev.prepare(extras=True, standalone=False)
-    dev.prepare(extras=False, standalone=False)  # the extras include all that a run needs
-    assert fresh == [dev.run_requirements(), dev.run_requirements() + dev.dev_requirements()]
+    dev.prepare(extras=["dev"], standalone=False)
+    dev.prepare(extras=[], standalone=False)  # the extras include all that a run needs
+    assert fresh == [dev.run_requirements(), dev.run_requirements() + dev.extra_requirements("dev")]
 
 
 def test_venv_sees_the_torch_that_is_there_unless_it_shall_stand_alone(fresh, monkeypatch):
     monkeypatch.setattr(dev, "missing_here", lambda wanted: [item for item in wanted if not item.startswith("torch")])
     question = [str(dev.venv_python()), "-c", "import torch; print(torch.__file__)"]
-    dev.prepare(extras=False, standalone=False)
+    dev.prepare(extras=[], standalone=False)
     seen = subprocess.run(question, capture_output=True, text=True)
     assert seen.returncode == 0, seen.stderr
     assert Path(seen.stdout.strip()).is_relative_to(Path(sys.prefix))
-    dev.prepare(extras=False, standalone=True)
+    dev.prepare(extras=[], standalone=True)
     assert "No module named 'torch'" in subprocess.run(question, capture_output=True, text=True).stderr
 
 
@@ -124,12 +126,37 @@ def test_demo_draws_the_given_prompt_or_its_own(monkeypatch):
     ]
 
 
-def test_quick_leaves_out_the_slow_tests(monkeypatch):
+def test_switches_choose_the_tests(monkeypatch):
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(dev, "run", lambda _, *arguments: calls.append(arguments) or 0)
     dev.test(Path("python"), ["-k", "stream"])
     dev.test(Path("python"), ["--quick", "-x"])
-    assert calls == [("pytest", "-k", "stream"), ("pytest", "-m", "not (slow or comfy or browser or gpu)", "-x")]
+    dev.test(Path("python"), ["-x", "--comfy"])
+    dev.test(Path("python"), ["--all"])
+    assert calls == [
+        ("pytest", "-k", "stream"),
+        ("pytest", "-m", "not (slow or comfy or browser or gpu)", "-x"),
+        ("pytest", "-m", "comfy or browser", "-x"),
+        ("pytest", "-m", "not gpu"),
+    ]
+    with pytest.raises(dev.DevError, match="expected one at most"):
+        dev.test(Path("python"), ["--all", "--quick"])
+
+
+def test_only_the_tests_in_comfyui_install_what_they_alone_need():
+    assert dev.extras_of("demo", []) == []
+    assert dev.extras_of("check", []) == dev.extras_of("test", ["--quick"]) == ["dev"]
+    assert dev.extras_of("test", ["--all"]) == dev.extras_of("test", ["-x", "--comfy"]) == ["dev", "comfy"]
+
+
+def test_comfy_hands_its_arguments_on_and_installs_nothing_here(monkeypatch):
+    calls: list[list[str]] = []
+    show = types.SimpleNamespace(main=lambda rest: calls.append(rest) or 7)
+    monkeypatch.setitem(sys.modules, "comfy_engine.show", show)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(dev, "prepare", lambda *_: pytest.fail("installed here what ComfyUI has of its own"))
+    assert dev.main(["comfy", "--port", "8199"]) == 7
+    assert calls == [["--port", "8199"]]
 
 
 def test_check_runs_all_three_and_fails_if_one_does(monkeypatch):

@@ -1,0 +1,1 @@
+"""The thin ComfyUI layer: one file a node, no tensor maths; only ``host`` touches ComfyUI's internals."""

@@ -1,0 +1,148 @@
+"""What the sampler and Compare Decoders share: their widgets, and getting everything ready to draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from . import grid as grids
+from .host import memory, models
+from .host.events import RowsChannel, RunAddress
+from .host.models import BackboneHandle, HeadsHandle
+from .host.progress import RowProgress
+from .link_types import Backbone, Heads
+from .link_types import Verification as VerificationLink
+from .settings import OWN, SEED_MAX, Verification, sampling
+
+_OWN = " -1 is the backbone's own setting."
+
+
+def required_inputs() -> list[io.Input]:
+    """The widgets before the sampler's own, in their frozen order."""
+    return [
+        Backbone.Input("backbone", tooltip="The model that draws."),
+        io.String.Input(
+            "positive",
+            multiline=True,
+            dynamic_prompts=True,
+            default="two apples on a beach",
+            tooltip=(
+                "What to draw. The built-in backbone knows a few dozen words (python -m ssd_core words lists them) and "
+                "refuses others by name."
+            ),
+        ),
+        io.String.Input(
+            "negative",
+            multiline=True,
+            dynamic_prompts=True,
+            default="",
+            tooltip="What to steer away from; it counts only with cfg other than 1.",
+        ),
+        io.Int.Input(
+            "seed",
+            default=0,
+            min=0,
+            max=SEED_MAX,
+            control_after_generate=True,
+            tooltip="Picture k of a batch is the single picture of seed + k. The same seed draws the same picture.",
+        ),
+        io.Float.Input(
+            "cfg",
+            default=float(OWN),
+            min=-1.0,
+            max=100.0,
+            step=0.1,
+            round=0.01,
+            tooltip="Guidance: how closely to follow the prompt; 1 is off and twice as cheap." + _OWN,
+        ),
+        io.Float.Input(
+            "temperature",
+            default=float(OWN),
+            min=-1.0,
+            max=10.0,
+            step=0.05,
+            round=0.001,
+            tooltip="How freely codes are drawn: 0 always takes the likeliest, 1 follows the model." + _OWN,
+        ),
+        io.Int.Input(
+            "top_k",
+            default=OWN,
+            min=-1,
+            max=1_000_000,
+            tooltip="Draw only among the k likeliest codes; 0 is off." + _OWN,
+        ),
+        io.Float.Input(
+            "top_p",
+            default=float(OWN),
+            min=-1.0,
+            max=1.0,
+            step=0.01,
+            round=0.001,
+            tooltip="Draw only among the likeliest codes that together have this probability; 1 is off." + _OWN,
+        ),
+        io.String.Input("grid", default=grids.AUTO, tooltip=grids.TOOLTIP),
+        io.Int.Input(
+            "batch_size",
+            default=1,
+            min=1,
+            max=64,
+            tooltip="Pictures of the same prompt, drawn together with the seeds seed, seed + 1, and so on.",
+        ),
+    ]
+
+
+def optional_inputs() -> list[io.Input]:
+    """Who drafts, and how drafts are checked."""
+    return [
+        Heads.Input(
+            "heads",
+            optional=True,
+            tooltip="From Load SSD Heads, for the same backbone. Not connected: the row above is copied as the draft.",
+        ),
+        VerificationLink.Input(
+            "verification",
+            optional=True,
+            tooltip="From Verification Rounds. Not connected: exact, the very picture of plain decoding.",
+        ),
+    ]
+
+
+def make_ready(
+    backbone: BackboneHandle,
+    heads: HeadsHandle | None,
+    verification: Verification | None,
+    *,
+    cfg: float,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    grid: tuple[int, int],
+    batch: int,
+) -> dict[str, Any]:
+    """Brings the weights to the device; the settings of ``generate`` that hang on them, ready to pass on."""
+    model = backbone.module
+    chosen = sampling(model, cfg, temperature, top_k, top_p)
+    model.check_grid(grid)
+    models.make_resident(backbone, heads, memory.run_bytes(model, grid, batch, chosen.guidance_rows))
+    return {
+        "heads": None if heads is None else heads.module,
+        "schedule": (verification or Verification()).schedule(model.device.type),
+        "sampling": chosen,
+        "grid": grid,
+        "batch": batch,
+    }
+
+
+class LiveRun:
+    """Shows one run while it goes: rows in the progress bar, events for the widget."""
+
+    def __init__(self, hidden: Any, preview: Any, progress: RowProgress, label: str = "", rows_before: int = 0) -> None:
+        self.channel = RowsChannel(RunAddress.of(hidden), preview, label)
+        self._progress = progress
+        self._rows_before = rows_before
+
+    def rows(self, event: Any) -> None:
+        """``on_rows`` of ``generate``."""
+        self._progress.reached(self._rows_before + min(event.rows_accepted))
+        self.channel.rows(event)

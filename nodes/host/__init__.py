@@ -1,0 +1,1 @@
+"""The only place that touches ComfyUI's internals: folders, memory, stop, progress, events, the queued graph."""

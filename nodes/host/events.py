@@ -1,0 +1,78 @@
+"""The events that the browser widget lives on: ``ssd.rows``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from comfy_execution.utils import get_executing_context
+from server import PromptServer
+
+from . import stop
+
+EVENT = "ssd.rows"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunAddress:
+    """Whose events they are: the queued prompt, the node's execution id, and the workflow's id if it is known."""
+
+    prompt_id: str
+    node: str
+    workflow: str | None
+
+    @classmethod
+    def of(cls, hidden: Any) -> RunAddress:
+        """``hidden``: a node's hidden values (``unique_id``, ``extra_pnginfo``)."""
+        context = get_executing_context()
+        prompt_id = context.prompt_id if context is not None else PromptServer.instance.last_prompt_id
+        workflow = ((hidden.extra_pnginfo or {}).get("workflow") or {}).get("id")
+        return cls(str(prompt_id), str(hidden.unique_id), None if workflow is None else str(workflow))
+
+
+class RowsChannel:
+    """Sends one run's events: ``begin`` when entered, then ``rows``, and exactly one ``end`` when left, whatever
+    happened. ``preview`` is an ``ssd_core.preview.Preview``."""
+
+    def __init__(self, address: RunAddress, preview: Any, label: str = "") -> None:
+        self._address = address
+        self._preview = preview
+        self._label = label
+        self._number = 0
+        self._result: Any = None
+
+    def __enter__(self) -> RowsChannel:
+        self._send(self._preview.begin())
+        return self
+
+    def rows(self, event: Any) -> None:
+        """Tells of a moment of the run, an ``ssd_core.RowsEvent``."""
+        self._send(self._preview.rows(event))
+
+    def finished(self, result: Any) -> None:
+        """Keeps the ``ssd_core.Generation`` for the ``end``."""
+        self._result = result
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._send(self._preview.end("done", self._result))
+        else:
+            self._send(self._preview.end("stopped" if issubclass(kind, stop.Stopped) else "failed"))
+
+    def _send(self, part: dict[str, Any]) -> None:
+        server = PromptServer.instance
+        event = {
+            "version": VERSION,
+            "prompt_id": self._address.prompt_id,
+            "node": self._address.node,
+            "workflow": self._address.workflow,
+            "seq": self._number,
+            "label": self._label,
+            **part,
+        }
+        self._number += 1
+        server.send_sync(EVENT, event, server.client_id)

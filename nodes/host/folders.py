@@ -1,0 +1,138 @@
+"""Model and token folders, searched the way ComfyUI searches its own: ``extra_model_paths.yaml`` roots count."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import folder_paths
+
+from ..errors import NodeError
+
+BACKBONES = "ar_backbones"
+HEADS = "ssd_heads"
+SUFFIX = ".safetensors"
+_DEPTH = 2  # models/ar_backbones/NAME or models/ar_backbones/OWNER/NAME
+_TOKENS_DEPTH = 3
+_OUTPUT = " [output]"
+
+
+def register() -> None:
+    """Tells ComfyUI about our model folders; roots that its extra paths file has named already stay."""
+    for name, extensions in ((BACKBONES, {"folder"}), (HEADS, {SUFFIX})):
+        folder_paths.add_model_folder_path(name, os.path.join(folder_paths.models_dir, name), is_default=True)  # noqa: PTH118
+        roots, _ = folder_paths.folder_names_and_paths[name]
+        folder_paths.folder_names_and_paths[name] = (roots, extensions)
+
+
+def backbone_names() -> list[str]:
+    """Folders with a ``config.json`` under the roots, as ``NAME`` or ``OWNER/NAME``."""
+    return sorted(_backbones(), key=str.casefold)
+
+
+def backbone_folder(name: str) -> Path:
+    """The folder of a name from ``backbone_names``; either separator. Raises NodeError when there is none."""
+    found = _backbones()
+    folder = found.get(_portable(name))
+    if folder is None:
+        roots = " or ".join(folder_paths.get_folder_paths(BACKBONES))
+        have = ", ".join(sorted(found)) or "none"
+        raise NodeError(
+            f"there is no backbone folder {name!r} with a config.json under {roots} (found: {have}); put the model's "
+            "folder there, or choose another backbone"
+        )
+    return folder
+
+
+def heads_names() -> list[str]:
+    """Heads files under the roots."""
+    return [_portable(name) for name in folder_paths.get_filename_list(HEADS)]
+
+
+def heads_file(name: str) -> Path:
+    """The file of a name from ``heads_names``; either separator. Raises NodeError when there is none."""
+    path = folder_paths.get_full_path(HEADS, _portable(name))
+    if path is None:
+        roots = " or ".join(folder_paths.get_folder_paths(HEADS))
+        have = ", ".join(heads_names()) or "none"
+        raise NodeError(
+            f"there is no heads file {name!r} under {roots} (found: {have}); put it there, or choose other heads"
+        )
+    return Path(path)
+
+
+def tokens_names() -> list[str]:
+    """Possible token files: those of the input folder, then those of the output folder, marked as ComfyUI does."""
+    places = ((folder_paths.get_input_directory(), ""), (folder_paths.get_output_directory(), _OUTPUT))
+    return [name + mark for folder, mark in places for name in sorted(_files(Path(folder), _TOKENS_DEPTH))]
+
+
+def tokens_file(name: str) -> Path:
+    """The file of a name from ``tokens_names``. Raises NodeError when it is missing or outside the two folders."""
+    inside, folder = folder_paths.annotated_filepath(_portable(name))
+    root = Path(os.path.normpath(folder or folder_paths.get_input_directory()))
+    path = Path(os.path.normpath(root / inside.strip()))  # links inside the folder are the user's own business
+    if root not in path.parents or not path.is_file():
+        raise NodeError(
+            f"there is no tokens file {name!r} in {root}; save one with Save AR Tokens (choose it as 'NAME{_OUTPUT}') "
+            "or put one into ComfyUI's input folder"
+        )
+    return path
+
+
+def new_tokens_file(prefix: str) -> tuple[Path, dict[str, str]]:
+    """A free numbered file in the output folder, and what the interface wants to know about it."""
+    folder, stem, counter, subfolder, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
+    name = f"{stem}_{counter:05}_{SUFFIX}"
+    return Path(folder) / name, {"filename": name, "subfolder": subfolder, "type": "output"}
+
+
+def stamp(path: Path) -> str:
+    """Changes when a file or anything in a folder changes: hash of names, sizes and times, nothing is read."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and ".git" not in p.parts)
+    seen = hashlib.sha256(str(path.resolve()).encode())
+    for file in files:
+        facts = file.stat()
+        seen.update(f"{file.relative_to(path).as_posix()}|{facts.st_size}|{facts.st_mtime_ns}\n".encode())
+    return seen.hexdigest()
+
+
+def _portable(name: str) -> str:
+    return name.replace("\\", "/")
+
+
+def _backbones() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for root in map(Path, folder_paths.get_folder_paths(BACKBONES)):
+        for folder in _model_folders(root, _DEPTH):
+            found.setdefault(folder.relative_to(root).as_posix(), folder)  # as ComfyUI: the first root wins
+    return found
+
+
+def _model_folders(root: Path, depth: int) -> Iterator[Path]:
+    for folder in _entries(root):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        if (folder / "config.json").is_file():
+            yield folder  # what lies deeper belongs to this model
+        elif depth > 1:
+            yield from _model_folders(folder, depth - 1)
+
+
+def _files(root: Path, depth: int, prefix: str = "") -> Iterator[str]:
+    for entry in _entries(root):
+        if entry.is_dir():
+            if depth > 1:
+                yield from _files(entry, depth - 1, f"{prefix}{entry.name}/")
+        elif entry.suffix == SUFFIX:
+            yield prefix + entry.name
+
+
+def _entries(folder: Path) -> list[Path]:
+    """A folder's entries; none where it is missing or may not be read, as in ComfyUI's own search."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,96 @@
+"""Devices, dtypes and memory are ComfyUI's choice: its model manager places our weights and makes room for a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import comfy.model_management as management
+import comfy.model_patcher as patching
+import torch
+from torch import Tensor, nn
+
+from ..errors import NodeError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_PROMPT_SLOTS = 1024  # an ample prompt; only the estimate needs it
+_LOGIT_COPIES = 6  # logits of a window in float32 while guidance, noise and truncation work on them
+_WINDOW_ROWS = 4
+_BYTES_PER_PIXEL = 2048  # 128 channels in float32 at full size, four tensors at a time: a VQGAN decoder's last stage
+
+
+class SSDWeights(nn.Module):
+    """What ComfyUI's patcher manages. The patcher writes ``device`` and other marks on its model: not on ours."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+def compute_device() -> torch.device:
+    """Where ComfyUI computes."""
+    return management.get_torch_device()
+
+
+def offload_device() -> torch.device:
+    """Where weights wait while they are not needed."""
+    return management.unet_offload_device()
+
+
+def compute_dtype(precision: str) -> torch.dtype:
+    """``auto`` -> what suits ComfyUI's device; else the dtype of that name."""
+    if precision != "auto":
+        return DTYPES[precision]
+    device = compute_device()
+    if management.is_device_cpu(device):
+        return torch.float32
+    if management.should_use_bf16(device):
+        return torch.bfloat16
+    return torch.float16 if management.should_use_fp16(device) else torch.float32
+
+
+def patcher_of(module: nn.Module) -> Any:
+    """Hands a module, now on the offload device, over to ComfyUI's manager."""
+    # Newer cores' default patcher streams weights in and out of the device layer by layer. A decoder that runs through
+    # all of them hundreds of times a picture wants them whole and in one place: the plain patcher does that.
+    return patching.ModelPatcher(SSDWeights(module), load_device=compute_device(), offload_device=offload_device())
+
+
+def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
+    """Brings everything a run needs to the compute device with one request that also leaves room to work.
+
+    Raises NodeError when only a part of the weights fitted.
+    """
+    management.load_models_gpu(list(patchers), memory_required=working_bytes, force_full_load=True)
+    places = {weight.device for patcher in patchers for weight in patcher.model.parameters()}
+    if len(places) > 1:
+        raise NodeError(
+            f"ComfyUI could place only a part of the weights on {compute_device()}; choose a smaller "
+            "precision, free memory (the 'Unload Models' button) or start ComfyUI with --cpu"
+        )
+    wanted = {patcher.load_device for patcher in patchers}
+    if places != wanted:
+        logging.info("Spatial Speculative Decoding runs on %s: ComfyUI leaves no weights on %s", places, wanted)
+
+
+def run_bytes(backbone: Any, grid: tuple[int, int], batch: int, guidance_rows: int) -> int:
+    """Rough bytes a run needs beside the weights: keys and values, features, logits, pixels."""
+    spec, size = backbone.decoder.spec, backbone.dtype.itemsize
+    rows, cols = grid
+    sequences, slots = batch * guidance_rows, rows * (cols + 1) + _PROMPT_SLOTS
+    cache = 2 * spec.layers * spec.kv_heads * spec.head_dim * sequences * slots * size
+    features = sequences * slots * spec.hidden * size
+    logits = sequences * _WINDOW_ROWS * cols * backbone.codes * 4 * _LOGIT_COPIES
+    return cache + features + logits + pixel_bytes(backbone, grid, 1)  # pictures are decoded one by one
+
+
+def pixel_bytes(backbone: Any, grid: tuple[int, int], batch: int) -> int:
+    """Rough bytes that decoding or encoding pixels needs."""
+    rows, cols = grid
+    return int(batch * rows * cols * backbone.patch**2 * _BYTES_PER_PIXEL)
+
+
+def to_output(images: Tensor) -> Tensor:
+    """Images float32 [batch, height, width, 3] where ComfyUI keeps what flows between nodes."""
+    return images.to(device=management.intermediate_device(), dtype=torch.float32)

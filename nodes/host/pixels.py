@@ -1,0 +1,36 @@
+"""Pictures on their way in and out of a backbone's pixel encoder and decoder."""
+
+from __future__ import annotations
+
+import torch
+from comfy.utils import common_upscale
+from torch import Tensor
+
+from . import memory, models, stop
+from .models import BackboneHandle
+
+
+def decode(backbone: BackboneHandle, codes: Tensor) -> Tensor:
+    """Codes int64 [batch, rows, cols] -> images float32 [batch, height, width, 3], picture by picture."""
+    model = backbone.module
+    models.make_resident(backbone, None, memory.pixel_bytes(model, (codes.shape[1], codes.shape[2]), 1))
+    pictures = []
+    for index in range(len(codes)):
+        stop.poll()
+        one = codes[index : index + 1].to(model.device)
+        pictures.append(memory.to_output(model.decode_pixels(one).clamp(0, 1)))
+    stop.poll()
+    return torch.cat(pictures)
+
+
+def fitted(images: Tensor, height: int, width: int, fit: str) -> Tensor:
+    """Images float32 [batch, any height, any width, 3 or 4] at one size, alpha dropped.
+
+    ``crop`` keeps the proportions and cuts the longer side evenly, ``stretch`` cuts nothing.
+    """
+    colours = images[..., :3]
+    if tuple(colours.shape[1:3]) == (height, width):
+        return colours
+    crop = "center" if fit == "crop" else "disabled"
+    resized = common_upscale(colours.movedim(-1, 1), width, height, "lanczos", crop)
+    return resized.movedim(1, -1).clamp(0, 1)

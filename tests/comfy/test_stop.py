@@ -1,0 +1,108 @@
+"""The Stop button: quick, clean, and only for what it was pressed for."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from comfy_engine import graphs
+from comfy_engine.graphs import picture
+
+pytestmark = pytest.mark.comfy
+
+# Plain decoding of four large pictures: long enough to be stopped at any point.
+LONG = {"preset": "custom", "mode": "rounds", "rounds": 16, "grid": "32x32", "batch_size": 4, "heads": graphs.NO_HEADS}
+# Far more than one forward takes, far less than the run; the measured latency is in benchmarks/comfy_overhead.py.
+QUICK = 3.0
+
+
+def started(comfy, prompt_id, forwards=3):
+    """Wait until a run has done some forwards."""
+
+    def drawing(events):
+        return any(
+            event.kind == "ssd.rows" and event.data["prompt_id"] == prompt_id and event.data["forwards"] >= forwards
+            for event in events
+        )
+
+    comfy.listener.wait(drawing, 120)
+
+
+def pixels(comfy, run, node="image"):
+    return [comfy.view(image) for image in run.images(node)]
+
+
+def test_stop_ends_the_run_at_once_and_the_next_one_is_whole(comfy):
+    before = comfy.run(picture(seed=201))
+    stopped = comfy.queue(picture(seed=202, **LONG))
+    started(comfy, stopped)
+    pressed = time.monotonic()
+    comfy.interrupt()
+    run = comfy.wait(stopped, QUICK + 20)
+    ended = next(event.at for event in run.events if event.kind == "execution_interrupted")
+    assert run.end == "execution_interrupted"
+    assert ended - pressed < QUICK
+    events = run.of("ssd.rows")
+    assert (events[-1]["kind"], events[-1]["status"]) == ("end", "stopped")
+    assert [event["kind"] for event in events].count("end") == 1
+    assert not run.images("image")
+    assert run.of("execution_error") == []
+    # The same picture as before the stop, drawn anew.
+    comfy.free()
+    again = comfy.run(picture(seed=201))
+    assert again.end == "execution_success"
+    assert "sampler" in again.executed
+    assert pixels(comfy, again) == pixels(comfy, before)
+
+
+def test_of_two_queued_prompts_only_the_first_is_stopped(comfy):
+    first = comfy.queue(picture(seed=203, **LONG))
+    second = comfy.queue(picture(seed=204))
+    running, waiting = comfy.queued()
+    assert (running, waiting) == ([first], [second])
+    started(comfy, first)
+    comfy.interrupt(first)
+    assert comfy.wait(first).end == "execution_interrupted"
+    run = comfy.wait(second)
+    assert run.end == "execution_success"
+    assert run.of("ssd.rows")[-1]["status"] == "done"
+    assert len(pixels(comfy, run)) == 1
+
+
+def test_stop_for_another_prompt_does_not_touch_this_one(comfy):
+    running = comfy.queue(picture(seed=205, grid="24x24"))
+    started(comfy, running, 1)
+    comfy.interrupt("no such prompt")
+    assert comfy.wait(running).end == "execution_success"
+
+
+def test_compare_stops_too(comfy):
+    prompt_id = comfy.queue(graphs.comparison(seed=206, grid="32x32", batch_size=4))
+    started(comfy, prompt_id)
+    pressed = time.monotonic()
+    comfy.interrupt()
+    run = comfy.wait(prompt_id, QUICK + 20)
+    assert run.end == "execution_interrupted"
+    assert time.monotonic() - pressed < QUICK
+    events = run.of("ssd.rows")
+    assert [event["status"] for event in events if event["kind"] == "end"] == ["stopped"]
+    assert comfy.run(picture(seed=207)).end == "execution_success"
+
+
+def test_stop_during_the_first_moments(comfy):
+    """While weights are loaded or the first forward runs: the run may not have told anything yet."""
+    comfy.free()
+    prompt_id = comfy.queue(picture(seed=208, **LONG))
+    comfy.listener.wait(
+        lambda events: any(
+            event.kind == "executing" and event.data["prompt_id"] == prompt_id and event.data["node"] is not None
+            for event in events
+        ),
+        60,
+    )
+    comfy.interrupt()
+    run = comfy.wait(prompt_id, 30)
+    assert run.end == "execution_interrupted"
+    kinds = [event["kind"] for event in run.of("ssd.rows")]
+    assert kinds.count("begin") == kinds.count("end")
+    assert comfy.run(picture(seed=209)).end == "execution_success"

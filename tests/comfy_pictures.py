@@ -1,0 +1,153 @@
+"""Makes the pictures of the widget from real runs: workflows/*.jpg (what the template browser shows) and
+docs/images/widget.png (README).
+
+`PYTHONPATH=.:tests python -m comfy_pictures` in the repository root, with `pip install -e '.[dev,comfy]'` done. Names
+of workflows as arguments limit it to these; `widget` is the README's picture. Workflows whose models are not at hand
+are shown before a run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dev
+from comfy_engine.build import build
+from comfy_engine.server import ComfyServer, chromium
+from comfy_page import ARGUMENTS, ComfyPage
+from PIL import Image
+from playwright.sync_api import Browser, WebSocketRoute, sync_playwright
+
+WORKFLOWS = dev.ROOT / "workflows"
+WIDGET = dev.ROOT / "docs" / "images" / "widget.png"
+THUMBNAIL = (640, 640)  # at most
+NEED_MODELS = ("janus_pro", "lumina_mgpt", "emu3")
+MARGIN = 24  # CSS pixels around the graph
+# The page's own bars would lie over the graph.
+BARE = """
+.side-tool-bar-container, .side-toolbar-container, .workflow-tabs-container, .comfyui-body-top, .comfyui-body-left,
+.actionbar-container, .graph-canvas-panel [class*="absolute"], .p-toast, .comfy-menu, .p-panel
+{ visibility: hidden !important; }
+"""
+BOX = """
+() => {
+    const boxes = app.graph.nodes.map((node) => [...node.pos, ...node.size]);
+    const { scale, offset } = app.canvas.ds;
+    const title = 40;
+    const left = Math.min(...boxes.map((b) => b[0])), right = Math.max(...boxes.map((b) => b[0] + b[2]));
+    const top = Math.min(...boxes.map((b) => b[1])) - title, low = Math.max(...boxes.map((b) => b[1] + b[3]));
+    const at = app.canvas.canvas.getBoundingClientRect();
+    return { x: (left + offset[0]) * scale + at.left, y: (top + offset[1]) * scale + at.top,
+             width: (right - left) * scale, height: (low - top) * scale };
+}
+"""
+
+
+def open_page(browser: Browser, server: ComfyServer, scale: float, rows: int | None = None) -> ComfyPage:
+    """A large window in Nodes 2.0. With `rows` the page hears nothing more once that many rows are final."""
+    window = browser.new_context(viewport={"width": 2200, "height": 1500}, device_scale_factor=scale)
+    page = ComfyPage(window.new_page(), server.url, True, Path(tempfile.gettempdir()))
+    if rows is not None:
+        page.page.route_web_socket(re.compile(r"/ws\b"), lambda socket: freeze(socket, rows))
+    page.open()
+    return page
+
+
+def freeze(socket: WebSocketRoute, rows: int) -> None:
+    """Pass messages on until a run has that many final rows: time to take its picture."""
+    over = False
+
+    def pass_on(message: str | bytes) -> None:
+        nonlocal over
+        if over:
+            return
+        socket.send(message)
+        if isinstance(message, str):
+            event = json.loads(message)
+            images = event["data"].get("images", []) if event["type"] == "ssd.rows" else []
+            over = any(image["rows_accepted"] >= rows for image in images)
+
+    socket.connect_to_server().on_message(pass_on)
+
+
+def load(page: ComfyPage, name: str) -> list[str]:
+    """Open a shipped workflow; the ids of its sampling nodes."""
+    workflow: dict[str, Any] = json.loads((WORKFLOWS / f"{name}.json").read_text(encoding="utf-8"))
+    page.load(workflow)
+    return [str(node["id"]) for node in workflow["nodes"] if node["type"] in ("SSDSampler", "SSDCompareDecoders")]
+
+
+def graph_picture(page: ComfyPage) -> Image.Image:
+    """The graph as it is on the screen, nothing else."""
+    page.page.mouse.move(1100, 1495)  # over nothing that opens
+    style = page.page.add_style_tag(content=BARE)
+    page.page.evaluate("() => { app.canvas.ds.offset[1] += 80 / app.canvas.ds.scale; app.canvas.setDirty(true, true) }")
+    page.pause(0.5)
+    box = page.page.evaluate(BOX)
+    clip = {
+        "x": max(box["x"] - MARGIN, 0),
+        "y": max(box["y"] - MARGIN, 0),
+        "width": box["width"] + 2 * MARGIN,
+        "height": box["height"] + 2 * MARGIN,
+    }
+    image = Image.open(io.BytesIO(page.page.screenshot(clip=clip))).convert("RGB")
+    style.evaluate("element => element.remove()")
+    return image
+
+
+def make_thumbnail(browser: Browser, server: ComfyServer, name: str) -> None:
+    """workflows/NAME.jpg."""
+    page = open_page(browser, server, 1)
+    nodes = load(page, name)
+    if name not in NEED_MODELS:
+        page.run()
+        for node in nodes:
+            page.wait_for(node, r"^\d+ rows|\nssd: \d+ rows")
+        page.wait_idle()
+        page.pause(2.0)
+        page.fit()
+    image = graph_picture(page)
+    image.thumbnail(THUMBNAIL, Image.Resampling.LANCZOS)
+    image.save(WORKFLOWS / f"{name}.jpg", quality=88, optimize=True)
+    page.close()
+
+
+def make_widget(browser: Browser, server: ComfyServer) -> None:
+    """docs/images/widget.png: the shipped workflow in the middle of its run."""
+    page = open_page(browser, server, 2, rows=14)
+    (sampler,) = load(page, "text_to_image")
+    page.run()
+    page.wait_for(sampler, r"^row 1[5-9]/", shown=True)
+    page.pause(1.0)
+    image = graph_picture(page)
+    image.quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(WIDGET, optimize=True)
+    page.close()
+
+
+def main(wanted: list[str]) -> int:
+    """Make the wanted pictures, all of them if none is named."""
+    names = wanted or [*sorted(path.stem for path in WORKFLOWS.glob("*.json")), "widget"]
+    engine = build()
+    with (
+        tempfile.TemporaryDirectory() as base,
+        ComfyServer(engine, Path(base), frontend=engine.newest_frontend) as server,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        for name in names:
+            if name == "widget":
+                make_widget(browser, server)
+            else:
+                make_thumbnail(browser, server, name)
+            print(name)
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

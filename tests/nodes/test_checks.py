@@ -1,0 +1,170 @@
+"""What is refused before a graph is queued, on the embedded model itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+BUILT_IN = "emoji scenes (built in)"
+
+
+def node(kind, **inputs):
+    return {"class_type": kind, "inputs": inputs}
+
+
+@pytest.fixture
+def graph(pack):
+    """A whole graph with changes: ``graph(sampler={...}, heads={...})`` -> the sampler's or another node."""
+    pack("host.folders").register()
+    queued = pack("host.graph").QueuedNode
+
+    def build(at="sampler", **changes):
+        prompt = {
+            "backbone": node("SSDLoadBackbone", backbone=BUILT_IN, precision="auto"),
+            "heads": node("SSDLoadHeads", backbone=["backbone", 0], heads="built in"),
+            "sampler": node(
+                "SSDSampler", backbone=["backbone", 0], heads=["heads", 0], positive="a cat", negative="", seed=0,
+                cfg=-1.0, temperature=-1.0, top_k=-1, top_p=-1.0, grid="auto", batch_size=1, keep_rows=0,
+            ),
+        }  # fmt: skip
+        for name, values in changes.items():
+            prompt.setdefault(name, node("SSDLoadBackbone"))["inputs"].update(values)
+        return queued(prompt, at)
+
+    return build
+
+
+@pytest.fixture
+def said(pack, graph):
+    """The answer to a graph with changes at the sampler."""
+    checks = pack("checks")
+    return lambda **changes: checks.answer(checks.run, graph(**changes))
+
+
+def test_a_graph_that_works_is_let_through(said):
+    assert said() is True
+    assert said(sampler={"grid": "16X16", "negative": "red", "cfg": 0.0, "top_p": 1.0, "keep_rows": 0}) is True
+    assert said(sampler={"tokens": ["x", 0], "keep_rows": 23, "grid": "24x24"}) is True
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grid": "24"}, "like 24x24; got '24'"),
+        ({"grid": "23x23"}, "cannot draw 23x23 codes"),
+        ({"keep_rows": 4}, "connect tokens"),
+        ({"keep_rows": 24, "tokens": ["x", 0], "grid": "24x24"}, "from 0 to 23"),
+        ({"keep_rows": 16, "tokens": ["x", 0], "grid": "16x24"}, "cannot draw 16x24"),
+        ({"positive": "a cat and a zebra"}, "'zebra'"),
+        ({"negative": "zebras"}, "'zebras'"),
+        ({"cfg": -0.2}, "cfg must be -1"),
+        ({"top_p": 0.0}, "top_p must be -1"),
+    ],
+)
+def test_a_graph_that_cannot_work_is_refused_with_the_reason(said, change, words):
+    answer = said(sampler=change)
+    assert isinstance(answer, str)
+    assert words in answer
+
+
+def test_what_comes_over_a_link_is_left_to_the_run(said):
+    links = {name: ["elsewhere", 0] for name in ("positive", "negative", "grid", "cfg")}
+    assert said(sampler=links) is True
+    assert said(sampler={"backbone": ["elsewhere", 0], "grid": "99x99"}) is True
+
+
+def test_without_a_graph_there_is_nothing_to_say(pack):
+    checks = pack("checks")
+    assert checks.answer(checks.run, None) is True
+    assert checks.answer(checks.heads_loader, None, "built in") is True
+    assert checks.answer(checks.encoder, None) is True
+
+
+def test_heads_loaded_for_another_choice_are_refused(said):
+    answer = said(other={"backbone": BUILT_IN, "precision": "bfloat16"}, heads={"backbone": ["other", 0]})
+    assert "connect the same Load AR Backbone" in answer
+    same = {"backbone": BUILT_IN, "precision": "auto"}
+    assert said(other=same, heads={"backbone": ["other", 0]}) is True
+    odd = {"backbone": BUILT_IN, "precision": "bfloat16"}
+    assert said(other=odd, heads={"backbone": ["other", 0], "heads": "none (training-free)"}) is True
+
+
+# --- the loaders ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def heads_of(pack, comfy):
+    """Writes a heads file trained for something."""
+    heads = pack("core").core("heads")
+
+    def write(name, **spec):
+        made = heads.SpatialHeads(heads.HeadsSpec(horizontal=(1,), vertical=(1,), **spec))
+        heads.save_heads(made, comfy.base / "models" / "ssd_heads" / name)
+
+    return write
+
+
+def test_heads_must_have_been_trained_for_the_connected_backbone(pack, graph, heads_of):
+    checks = pack("checks")
+    facts = pack("host.models").backbone_facts(BUILT_IN)
+    heads_of("fits.safetensors", hidden=256, backbone=facts.name, fingerprint=facts.fingerprint)
+    heads_of("wide.safetensors", hidden=64, backbone="another")
+    heads_of("old.safetensors", hidden=256, backbone=facts.name, fingerprint="0123456789abcdef")
+
+    def said(choice):
+        return checks.answer(checks.heads_loader, graph("heads", heads={"heads": choice}), choice)
+
+    for fine in ("built in", "none (training-free)", "fits.safetensors"):
+        assert said(fine) is True
+    assert "trained for another (width 64" in said("wide.safetensors")
+    assert "0123456789ab" in said("old.safetensors")
+    assert facts.fingerprint[:12] in said("old.safetensors")
+    assert "there is no heads file" in said("gone.safetensors")
+
+
+def test_a_file_that_is_no_heads_file_is_refused(pack, graph, comfy):
+    (comfy.base / "models" / "ssd_heads" / "text.safetensors").write_text("hello", encoding="utf-8")
+    checks = pack("checks")
+    answer = checks.answer(checks.heads_loader, graph("heads"), "text.safetensors")
+    assert "cannot read the heads file" in answer
+
+
+def test_a_backbone_must_be_there_and_known(pack, graph, comfy):
+    checks = pack("checks")
+    folder = comfy.base / "models" / "ar_backbones" / "foreign"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "unheard_of"}', encoding="utf-8")
+
+    def said(choice, **inputs):
+        return checks.answer(checks.backbone_loader, graph("backbone", backbone=inputs), choice)
+
+    assert said(BUILT_IN) is True
+    assert "unheard_of" in said("foreign")
+    assert "there is no backbone folder 'gone'" in said("gone")
+    assert "precision must be one of" in said(BUILT_IN, precision="int8")
+
+
+def test_what_is_wrong_with_the_backbone_is_told_once_at_its_loader(pack, graph):
+    checks = pack("checks")
+    sampler = graph(backbone={"backbone": "gone"})
+    assert checks.answer(checks.run, sampler) is True
+    assert checks.answer(checks.heads_loader, graph("heads", backbone={"backbone": "gone"}), "built in") is True
+
+
+def test_tokens_are_read_before_they_are_queued(pack, graph, comfy):
+    checks, tokens = pack("checks"), pack("core").core("tokens")
+    tokens.save_tokens(
+        comfy.base / "input" / "good.safetensors", tokens.ARTokens(torch.zeros(1, 2, 2, dtype=torch.int64))
+    )
+    (comfy.base / "input" / "bad.safetensors").write_text("hello", encoding="utf-8")
+    assert checks.answer(checks.tokens_loader, "good.safetensors") is True
+    assert "cannot read the tokens file" in checks.answer(checks.tokens_loader, "bad.safetensors")
+    assert "there is no tokens file" in checks.answer(checks.tokens_loader, "gone.safetensors")
+
+
+def test_our_own_mistakes_are_not_passed_off_as_the_users(pack):
+    def broken():
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        pack("checks").answer(broken)
