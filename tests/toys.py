@@ -50,6 +50,7 @@ class ToyBackbone(Backbone):
         self.grids = ((rows, cols),)
         self.default_sampling = Sampling()
         self.rope_theta = 100.0
+        self.patch = 1
         self.end_of_line = codes if end_of_line else None
         self.padded, self.axes = padded, axes
         self.decoder = Decoder(DecoderSpec(hidden, layers, 2, kv_heads, 8, 24, 1e-6, qk_norm))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +41,7 @@ class Backbone(nn.Module, ABC):
 
     Attributes: ``decoder``; ``name``; ``fingerprint`` (hash of the weights that heads depend on); ``codes`` (how many
     different codes there are); ``grids`` (supported (rows, cols), the first is the default); ``default_sampling``;
-    ``rope_theta``.
+    ``rope_theta``; ``patch`` (pixels a side of the square that one code stands for).
     """
 
     decoder: Decoder
@@ -48,6 +51,7 @@ class Backbone(nn.Module, ABC):
     grids: Sequence[tuple[int, int]]
     default_sampling: Sampling
     rope_theta: float
+    patch: int
 
     @property
     def hidden(self) -> int:
@@ -72,6 +76,9 @@ class Backbone(nn.Module, ABC):
             raise SSDError(f"{self.name} cannot draw {grid[0]}x{grid[1]} codes (rows x columns); choose one of {known}")
         return grid
 
+    def check_prompt(self, prompt: str) -> None:
+        """Raises SSDError for a prompt that this backbone cannot read. Needs no weights. By default it reads any."""
+
     @abstractmethod
     def stream(self, grid: tuple[int, int]) -> Stream:
         """The stream of one grid."""
@@ -95,3 +102,15 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def encode_pixels(self, images: Tensor) -> Tensor:
         """Images float32 [batch, height, width, 3] in 0..1 -> codes int64 [batch, rows, cols]."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of a folder's ``config.json``. Raises SSDError when it is missing or no JSON object."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SSDError(f"cannot read {path}: {error}; download it again") from error
+    if not isinstance(config, dict):
+        raise SSDError(f"{path} holds {type(config).__name__}, expected a JSON object; download it again")
+    return config

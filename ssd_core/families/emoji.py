@@ -25,7 +25,7 @@ from ..stream import Stream
 from ..transformer import Decoder, DecoderSpec, RMSNorm
 from ..words import WordTokenizer
 from .base import Backbone, PromptRows
-from .emoji_pixels import EmojiPixels
+from .emoji_pixels import PATCH, EmojiPixels
 
 MODEL_TYPE = "emoji-scenes"
 _EXTRA_TOKENS = 3  # <eol>, <image>, <pad>
@@ -58,10 +58,14 @@ class EmojiBackbone(Backbone):
         self.norm = RMSNorm(spec.hidden, spec.norm_eps)
         self.head = nn.Linear(spec.hidden, self.codes, bias=False)
         self.pixels = EmojiPixels(**config.get("pixels", {}))
+        self.patch = PATCH
 
     def words(self) -> tuple[str, ...]:
         """Every word a prompt may use, plurals and ignored words aside."""
         return self._tokenizer.words
+
+    def check_prompt(self, prompt: str) -> None:
+        self._tokenizer.encode(prompt)
 
     def stream(self, grid: tuple[int, int]) -> Stream:
         rows, cols = self.check_grid(grid)
