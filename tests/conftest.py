@@ -44,3 +44,11 @@ def pyproject() -> dict[str, Any]:
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny model with random weights and its heads (grids 6x6, 4x4, 4x6, 6x4; 12 codes)."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="session")
+def emu3_folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tiny Emu3 model in both published layouts (emu3_checkpoints.Folders)."""
+    from emu3_checkpoints import write_both  # imports transformers
+
+    return write_both(tmp_path_factory.mktemp("emu3"))

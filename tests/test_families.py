@@ -137,7 +137,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no model type": (lambda f: change_config(f, model_type=None), "model_type None; supported"),
     "newer format": (lambda f: change_config(f, format=2), "format 2, this release reads format 1"),
     "not JSON": (lambda f: (f / "config.json").write_text("{"), "cannot read .*config.json"),
-    "JSON list": (lambda f: (f / "config.json").write_text("[]"), "model_type None"),
+    "JSON list": (lambda f: (f / "config.json").write_text("[]"), "holds list, expected a JSON object"),
     "no codes": (lambda f: change_config(f, codes=None), "config.json"),
     "no decoder": (lambda f: change_config(f, decoder=None), "config.json"),
     "bad decoder": (lambda f: change_config(f, decoder={"hidden": 16}), "config.json"),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from toys import randomise
 
-from ssd_core.transformer import CacheWindow, Decoder, DecoderSpec, KVCache, rope_table, rotate
+from ssd_core.transformer import CacheWindow, Decoder, DecoderSpec, HeadNorm, KVCache, rope_table, rotate
 
 LENGTH = 14
 SPECS = {
@@ -175,6 +175,19 @@ def test_equals_transformers_llama(name: str) -> None:
     with torch.no_grad():
         want = model(inputs_embeds=x, use_cache=False).last_hidden_state
     assert (decoder(x, tables()) - want).abs().max() < 1e-4  # its norms and tables are float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_query_key_norm_equals_chameleons_bit_by_bit(dtype: torch.dtype) -> None:
+    """Statistics of each head alone, eps 1e-5, a weight and a bias for every head and channel."""
+    chameleon = pytest.importorskip("transformers.models.chameleon.modeling_chameleon")
+    ours, theirs = HeadNorm(3, 8), chameleon.ChameleonLayerNorm((3, 8))
+    randomise(ours, seed=5)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 7, 3, 8, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    x[0, 0] *= 1e-3  # where eps counts
+    x = x.to(dtype)
+    assert torch.equal(ours.to(dtype)(x), theirs.to(dtype)(x.view(-1, 3, 8)).view(x.shape))
 
 
 def as_transformers(decoder: Decoder) -> dict[str, Tensor]:

@@ -53,11 +53,48 @@ class WordsOptions:
     json: bool
 
 
-def parse(arguments: Sequence[str]) -> GenerateOptions | WordsOptions:
+@dataclass(frozen=True)
+class ConvertOptions:
+    """One checked `convert` call."""
+
+    checkpoint: Path
+    output: Path | None
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """One checked `inspect` call."""
+
+    model: str
+    heads: list[Path]
+    batch: int
+    json: bool
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    """One checked `download` call."""
+
+    name: str
+    into: Path | None
+    yes: bool
+
+
+Options = GenerateOptions | WordsOptions | ConvertOptions | InspectOptions | DownloadOptions
+
+
+def parse(arguments: Sequence[str]) -> Options:
     """Read the arguments (without the program's name). Raises SSDError; `--help` and `--version` exit by themselves."""
     values = vars(build_parser().parse_args(arguments))
-    if values.pop("command") == "words":
+    command = values.pop("command")
+    if command == "words":
         return WordsOptions(**values)
+    if command == "convert":
+        return ConvertOptions(**values)
+    if command == "inspect":
+        return InspectOptions(**values)
+    if command == "download":
+        return DownloadOptions(**values)
     values["prompts"] = _prompts(values["prompts"])
     options = GenerateOptions(**values)
     _check(options)

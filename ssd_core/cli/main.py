@@ -10,9 +10,12 @@ from collections.abc import Sequence
 import torch
 
 from ..errors import SSDError
-from .arguments import GenerateOptions, WordsOptions, parse
+from .arguments import ConvertOptions, DownloadOptions, InspectOptions, Options, WordsOptions, parse
 from .compare import compare
+from .convert import convert
+from .download import download_model
 from .draw import draw
+from .inspect import inspect_model
 from .words import list_words
 
 BAD_INPUT = 2
@@ -48,9 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(options: GenerateOptions | WordsOptions) -> None:
+def _run(options: Options) -> None:
     if isinstance(options, WordsOptions):
         list_words(options)
+    elif isinstance(options, ConvertOptions):
+        convert(options)
+    elif isinstance(options, InspectOptions):
+        inspect_model(options)
+    elif isinstance(options, DownloadOptions):
+        download_model(options)
     elif options.compare:
         compare(options)
     else:

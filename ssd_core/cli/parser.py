@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..errors import SSDError
+from ..hub import PUBLISHED
 
 DEFAULT_MODEL = "emoji-scenes"
 MAX_SEED = 2**64 - 1
@@ -21,6 +22,10 @@ examples:
   python -m ssd_core generate "a cat" "a dog" --seed 7 -o pictures/
   python -m ssd_core generate "a red heart" --compare
   python -m ssd_core words
+  python -m ssd_core download janus-pro-1b
+  python -m ssd_core inspect models/ar_backbones/Janus-Pro-1B
+  python -m ssd_core generate "a red cat" --backbone models/ar_backbones/Janus-Pro-1B --device cuda
+  python -m ssd_core convert vqgan.ckpt -o models/Lumina-mGPT-7B-768/vqgan.safetensors
 """
 
 
@@ -46,7 +51,39 @@ def build_parser() -> argparse.ArgumentParser:
     words = commands.add_parser("words", help="list the words that the embedded model knows", allow_abbrev=False)
     words.add_argument("--model", default=DEFAULT_MODEL, help="model name or folder")
     words.add_argument("--json", action="store_true", help="print a JSON list")
+    convert = commands.add_parser(
+        "convert", help="make vqgan.safetensors for Lumina-mGPT from Meta's vqgan.ckpt", allow_abbrev=False
+    )
+    convert.add_argument(
+        "checkpoint", type=Path, metavar="CKPT", help="the vqgan.ckpt of Chameleon; read as weights only"
+    )
+    convert.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the .safetensors file, overwritten (default: beside CKPT)"
+    )
+    _add_inspect(commands)
+    _add_download(commands)
     return parser
+
+
+def _add_inspect(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "inspect", help="show what a model folder is, needs and lacks; weights are not read", allow_abbrev=False
+    )
+    add = command.add_argument
+    add("model", metavar="NAME|DIR", help="model name or folder")
+    add("--heads", type=Path, action="append", default=[], metavar="FILE|DIR", help="heads to check; repeatable")
+    add("--batch", type=_whole(1), default=1, metavar="N", help="pictures at once, for the memory (default: 1)")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def _add_download(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "download", help="fetch a published model; shows size and licence and asks first", allow_abbrev=False
+    )
+    add = command.add_argument
+    add("name", choices=tuple(PUBLISHED), metavar="NAME", help="one of " + ", ".join(PUBLISHED))
+    add("--into", type=Path, metavar="DIR", help="folder for models (default: ComfyUI's models/ar_backbones)")
+    add("--yes", action="store_true", help="agree to size and licence without being asked")
 
 
 def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -116,7 +153,13 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
 
     model = command.add_argument_group("model")
     add = model.add_argument
-    add("--model", default=DEFAULT_MODEL, metavar="NAME|DIR", help=f"model name or folder (default: {DEFAULT_MODEL})")
+    add(
+        "--model",
+        "--backbone",
+        default=DEFAULT_MODEL,
+        metavar="NAME|DIR",
+        help=f"model name or folder (default: {DEFAULT_MODEL})",
+    )
     add("--heads", metavar="FILE|none", help="heads file, or none for drafts without heads (default: the model's own)")
     add("--device", default="cpu", help="torch device (default: cpu)")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,3 +102,15 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def encode_pixels(self, images: Tensor) -> Tensor:
         """Images float32 [batch, height, width, 3] in 0..1 -> codes int64 [batch, rows, cols]."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of a folder's ``config.json``. Raises SSDError when it is missing or no JSON object."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SSDError(f"cannot read {path}: {error}; download it again") from error
+    if not isinstance(config, dict):
+        raise SSDError(f"{path} holds {type(config).__name__}, expected a JSON object; download it again")
+    return config
