@@ -7,14 +7,26 @@ and find the others in the queued graph. Outside of queueing there is no graph: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
+from . import token_grids
 from .core import core
 from .errors import NodeError
 from .grid import parse_grid
 from .host import folders, models
 from .host.graph import QueuedNode
-from .settings import COMMITS, CUSTOM, FITS, MODES, PRECISIONS, PRESETS, check_choice, sampling
+from .settings import (
+    COMMITS,
+    CUSTOM,
+    FITS,
+    MODES,
+    PRECISIONS,
+    PRESETS,
+    Verification,
+    check_choice,
+    sampling,
+)
 
 
 def answer(check: Callable[..., None], *arguments: Any) -> bool | str:
@@ -46,50 +58,48 @@ def heads_stamp(choice: str | None) -> str:
 
 def backbone_loader(node: QueuedNode | None, choice: str | None) -> None:
     """Load AR Backbone: the folder is there and holds a model that the decoder knows."""
+    _not_empty(node, "backbone")
     if choice is not None:
         models.backbone_facts(choice)
-    if node is not None:
-        check_choice("precision", node.constant("precision"), PRECISIONS)
+    _combo(node, "precision", PRECISIONS)
 
 
 def heads_loader(node: QueuedNode | None, choice: str | None) -> None:
     """Load SSD Heads: the file is there, is one, and was trained for the connected backbone."""
+    _not_empty(node, "heads")
     if choice is None or choice == models.NO_HEADS:
         return
     file, facts = models.heads_source(choice), _backbone_facts(node)
-    if file is None:
-        families = core("families")
-        if facts is not None and facts.name != families.BUILT_IN:
-            raise NodeError(
-                f"the extension brings no heads for {facts.name}; choose a file trained for it, or {models.NO_HEADS!r}"
-            )
-        file = families.ASSETS / "heads.safetensors"
-    heads = core("heads").read_heads_spec(file)
     if facts is None:
+        if file is not None:
+            core("heads").read_heads_spec(file)
         return
-    if heads.hidden != facts.hidden or (heads.fingerprint and heads.fingerprint != facts.fingerprint):
-        raise NodeError(
-            f"the heads {choice!r} do not fit: they were trained for {heads.backbone or 'an unknown backbone'} (width "
-            f"{heads.hidden}, weights {heads.fingerprint[:12] or 'unknown'}), the connected backbone is {facts.name} "
-            f"(width {facts.hidden}, weights {facts.fingerprint[:12]}); choose heads trained for it, or "
-            f"{models.NO_HEADS!r}"
-        )
+    found = core("load")
+    spec = core("heads").read_heads_spec(found.heads_file(facts, file or found.BUILT_IN_HEADS))
+    misfit = spec.misfit(facts.name, facts.hidden, facts.fingerprint)
+    if misfit is not None:
+        raise NodeError(f"the heads file {choice!r} {misfit}, or {models.NO_HEADS!r}")
 
 
-def verification(node: QueuedNode | None, preset: str | None) -> None:
-    """Verification Rounds: every combo holds one of its options."""
-    check_choice("preset", preset, (CUSTOM, *PRESETS))
-    if node is not None:
-        check_choice("mode", node.constant("mode"), MODES)
-        check_choice("commit", node.constant("commit"), COMMITS)
+def verification(node: QueuedNode | None) -> None:
+    """Verification Rounds: every combo holds one of its options, and the numbers make a schedule."""
+    for name, options in (("preset", (CUSTOM, *PRESETS)), ("mode", MODES), ("commit", COMMITS)):
+        _combo(node, name, options)
+    if node is None or any(node.connected(field.name) for field in fields(Verification)):
+        return
+    values = {field.name: node.constant(field.name) for field in fields(Verification)}
+    numbers = [value for name, value in values.items() if name not in ("preset", "mode", "commit")]
+    if all(_is_number(value) for value in numbers):  # what is not one, ComfyUI itself tells
+        Verification(**values).schedule("cpu")
 
 
-def run(node: QueuedNode | None) -> None:
+def drawing_node(node: QueuedNode | None) -> None:
     """The sampler and Compare Decoders: sizes, words and numbers that the backbone takes, parts that fit."""
     if node is None:
         return
-    grid = parse_grid(node.constant("grid") or "")
-    keep_rows = node.constant("keep_rows") or 0
+    grid = parse_grid(str(node.constant("grid") or ""))
+    keep_rows = node.constant("keep_rows")
+    keep_rows = keep_rows if _is_number(keep_rows) else 0
     if keep_rows and not node.connected("tokens"):
         raise NodeError(
             f"keep_rows is {keep_rows}, but there are no rows to keep: connect tokens (from Encode Image to AR Tokens, "
@@ -99,21 +109,26 @@ def run(node: QueuedNode | None) -> None:
     facts = _backbone_facts(node)
     if facts is None:
         return
+    given = token_grids.grid_of(node, facts.default_grid) if node.connected("tokens") else None
     if grid is not None:
         facts.check_grid(grid)
-    elif not node.connected("tokens"):
-        grid = facts.default_grid
-    if grid is not None and not 0 <= keep_rows < grid[0]:
+        if given is not None and given != grid:
+            raise NodeError(
+                f"grid is {grid[0]}x{grid[1]}, but the connected tokens have {given[0]}x{given[1]} codes; set it to "
+                "'auto', or connect tokens of that size"
+            )
+    # Where the size of the tokens cannot be known yet, no picture of this backbone has more rows than its largest.
+    rows = (grid or given or (max(size[0] for size in facts.grids),))[0]
+    if not 0 <= keep_rows < rows:
         raise NodeError(
-            f"keep_rows must be from 0 to {grid[0] - 1}, so that at least one of {grid[0]} rows is left to draw; got "
+            f"keep_rows must be from 0 to {rows - 1}, so that at least one of {rows} rows is left to draw; got "
             f"{keep_rows}"
         )
     for name in ("positive", "negative"):
-        text = node.constant(name)
-        if text is not None:
-            facts.check_prompt(str(text))
+        if node.has_constant(name):
+            facts.check_prompt(str(node.constant(name)))
     values = [node.constant(name) for name in ("cfg", "temperature", "top_k", "top_p")]
-    if None not in values:
+    if all(_is_number(value) for value in values):
         sampling(facts, *values)
 
 
@@ -121,11 +136,17 @@ def encoder(node: QueuedNode | None) -> None:
     """Encode Image to AR Tokens: the grid is one of the backbone's."""
     if node is None:
         return
-    check_choice("fit", node.constant("fit"), FITS)
-    grid = parse_grid(node.constant("grid") or "")
+    _combo(node, "fit", FITS)
+    grid = parse_grid(str(node.constant("grid") or ""))
     facts = _backbone_facts(node)
     if facts is not None and grid is not None:
         facts.check_grid(grid)
+
+
+def tokens_saver(prefix: str | None) -> None:
+    """Save AR Tokens: the file will be inside the output folder."""
+    if prefix is not None:
+        folders.check_prefix(prefix)
 
 
 def tokens_loader(choice: str | None) -> None:
@@ -144,14 +165,36 @@ def _backbone_facts(node: QueuedNode | None) -> Any | None:
 
 
 def _same_backbone(node: QueuedNode) -> None:
-    """Heads and sampler must be connected to loaders with the same choice."""
+    """Heads and sampler must be connected to loaders that share one set of weights."""
     heads = node.linked("heads", "SSDLoadHeads")
-    loaders = [None if end is None else end.linked("backbone", "SSDLoadBackbone") for end in (heads, node)]
-    if heads is None or heads.constant("heads") == models.NO_HEADS or None in loaders:
+    if heads is None or heads.constant("heads") in (None, models.NO_HEADS):
         return
-    choices = [(loader.constant("backbone"), loader.constant("precision")) for loader in loaders if loader is not None]
-    if choices[0] != choices[1]:
+    choices = []
+    for end in (heads, node):
+        loader = end.linked("backbone", "SSDLoadBackbone")
+        if loader is None or not loader.has_constant("backbone") or loader.constant("precision") not in PRECISIONS:
+            return  # what comes over a link is left to the run
+        choices.append((loader.constant("backbone"), loader.constant("precision")))
+    try:
+        keys = [models.backbone_key(*choice) for choice in choices]
+    except NodeError:
+        return  # the loader's own check tells
+    if keys[0] != keys[1]:
         raise NodeError(
             f"the connected heads are loaded for {choices[0][0]} ({choices[0][1]}), this node draws with "
             f"{choices[1][0]} ({choices[1][1]}); connect the same Load AR Backbone to both"
         )
+
+
+def _combo(node: QueuedNode | None, name: str, options: tuple[str, ...]) -> None:
+    if node is not None and node.has_constant(name):
+        check_choice(name, node.constant(name), options)
+
+
+def _not_empty(node: QueuedNode | None, name: str) -> None:
+    if node is not None and node.has_constant(name) and node.constant(name) is None:
+        raise NodeError(f"{name} is empty; choose one")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -13,6 +13,7 @@ from . import checks, drawing
 from .core import core
 from .grid import parse_grid
 from .host import graph, memory, stop
+from .host.events import RowsChannel, RunAddress
 from .host.models import BackboneHandle, HeadsHandle
 from .host.progress import RowProgress
 from .settings import Verification
@@ -50,7 +51,7 @@ class SSDCompareDecoders(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, positive: str | None = None) -> bool | str:
-        return checks.answer(checks.run, graph.queued_node(cls.hidden.unique_id))
+        return checks.answer(checks.drawing_node, graph.queued_node(cls.hidden.unique_id))
 
     @classmethod
     def execute(
@@ -83,6 +84,7 @@ class SSDCompareDecoders(io.ComfyNode):
                 seed=seed,
                 on_rows=runs.rows,
                 on_result=runs.result,
+                on_progress=runs.progress,
                 events_per_second=previews.EVENTS_PER_SECOND,
                 should_stop=stop.poll,
                 **settings,
@@ -95,38 +97,45 @@ class SSDCompareDecoders(io.ComfyNode):
 
 
 class _TwoRuns:
-    """Shows the plain run, then the other, under one node: each with its own ``begin`` and ``end``."""
+    """Shows the plain run, then the other, under one node: each with its own ``begin`` and ``end``.
+
+    The plain one begins before the warm-up, so that the widget is not left with an older picture, and the other as
+    soon as the plain one has ended: neither inside the time that is measured.
+    """
 
     def __init__(self, hidden: Any, new_preview: Callable[[], Any], rows: int) -> None:
-        self._hidden = hidden
+        self._address = RunAddress.of(hidden)
         self._new_preview = new_preview
         self._rows = rows
+        self._finished = 0
         self._progress = RowProgress(2 * rows)
         self._open = ExitStack()
-        self._labels: list[str] = []
+        self._channel = self._new_channel("plain")
 
     def __enter__(self) -> _TwoRuns:
-        self._begin("plain")  # before the warm-up, so that the widget is not left with an older picture
+        self._open.enter_context(self._channel)
         return self
 
     def rows(self, label: str, event: Any) -> None:
         """``on_rows`` of ``compare``."""
-        if label not in self._labels:
-            self._begin(label)
-        self._live.rows(event)
+        self._channel.rows(event)
+
+    def progress(self, rows: tuple[int, ...]) -> None:
+        """``on_progress`` of ``compare``."""
+        self._progress.reached(self._finished * self._rows + min(rows))
 
     def result(self, label: str, result: Any) -> None:
         """``on_result`` of ``compare``."""
-        self._live.channel.finished(result)
+        self._channel.finished(result)
         self._open.close()
+        self._finished += 1
+        if label == "plain":
+            self._channel = self._open.enter_context(self._new_channel("ssd"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.__exit__(kind, error, trace)
 
-    def _begin(self, label: str) -> None:
-        before = self._rows * len(self._labels)
-        self._live = drawing.LiveRun(self._hidden, self._new_preview(), self._progress, label, before)
-        self._open.enter_context(self._live.channel)
-        self._labels.append(label)
+    def _new_channel(self, label: str) -> RowsChannel:
+        return RowsChannel(self._address, self._new_preview(), label)

@@ -30,7 +30,7 @@ def _how_to_mend(error: Exception) -> str:
     missing = getattr(error, "name", None)
     ours = missing is not None and _PARENT != "" and missing.startswith(_PARENT)
     what = f"the module {missing!r}" if missing and not ours else "its decoder (ssd_core)"
-    if ours or (ROOT / "ssd_core" / "__init__.py").is_file() is False:
+    if ours or not (ROOT / "ssd_core" / "__init__.py").is_file():
         remedy = f"files are missing from {ROOT}: install the extension again"
     else:
         requirements = ROOT / "requirements.txt"

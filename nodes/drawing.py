@@ -7,10 +7,9 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import grid as grids
+from .core import core
 from .host import memory, models
-from .host.events import RowsChannel, RunAddress
 from .host.models import BackboneHandle, HeadsHandle
-from .host.progress import RowProgress
 from .link_types import Backbone, Heads
 from .link_types import Verification as VerificationLink
 from .settings import OWN, SEED_MAX, Verification, sampling
@@ -18,7 +17,7 @@ from .settings import OWN, SEED_MAX, Verification, sampling
 _OWN = " -1 is the backbone's own setting."
 
 
-def required_inputs() -> list[io.Input]:
+def required_inputs(grid_tooltip: str = grids.TOOLTIP) -> list[io.Input]:
     """The widgets before the sampler's own, in their frozen order."""
     return [
         Backbone.Input("backbone", tooltip="The model that draws."),
@@ -54,7 +53,7 @@ def required_inputs() -> list[io.Input]:
             max=100.0,
             step=0.1,
             round=0.01,
-            tooltip="Guidance: how closely to follow the prompt; 1 is off and twice as cheap." + _OWN,
+            tooltip="Guidance: how closely to follow the prompt; 1 is off and costs half as much." + _OWN,
         ),
         io.Float.Input(
             "temperature",
@@ -81,7 +80,7 @@ def required_inputs() -> list[io.Input]:
             round=0.001,
             tooltip="Draw only among the likeliest codes that together have this probability; 1 is off." + _OWN,
         ),
-        io.String.Input("grid", default=grids.AUTO, tooltip=grids.TOOLTIP),
+        io.String.Input("grid", default=grids.AUTO, tooltip=grid_tooltip),
         io.Int.Input(
             "batch_size",
             default=1,
@@ -123,26 +122,14 @@ def make_ready(
     """Brings the weights to the device; the settings of ``generate`` that hang on them, ready to pass on."""
     model = backbone.module
     chosen = sampling(model, cfg, temperature, top_k, top_p)
-    model.check_grid(grid)
-    models.make_resident(backbone, heads, memory.run_bytes(model, grid, batch, chosen.guidance_rows))
+    schedule = (verification or Verification()).schedule(memory.compute_device().type)
+    window = schedule.window(model.stream(model.check_grid(grid)))
+    need = core("memory").memory_of(model, model.dtype, grid, batch, chosen.guidance_rows, window)
+    models.make_resident(backbone, heads, need.cache + need.working)
     return {
         "heads": None if heads is None else heads.module,
-        "schedule": (verification or Verification()).schedule(model.device.type),
+        "schedule": schedule,
         "sampling": chosen,
         "grid": grid,
         "batch": batch,
     }
-
-
-class LiveRun:
-    """Shows one run while it goes: rows in the progress bar, events for the widget."""
-
-    def __init__(self, hidden: Any, preview: Any, progress: RowProgress, label: str = "", rows_before: int = 0) -> None:
-        self.channel = RowsChannel(RunAddress.of(hidden), preview, label)
-        self._progress = progress
-        self._rows_before = rows_before
-
-    def rows(self, event: Any) -> None:
-        """``on_rows`` of ``generate``."""
-        self._progress.reached(self._rows_before + min(event.rows_accepted))
-        self.channel.rows(event)

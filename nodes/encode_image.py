@@ -8,8 +8,7 @@ from comfy_api.latest import io
 
 from . import checks
 from . import grid as grids
-from .core import core
-from .host import graph, memory, models, pixels, stop
+from .host import graph, pixels
 from .host.models import BackboneHandle
 from .link_types import Backbone, Tokens
 from .settings import FITS, check_choice
@@ -53,9 +52,5 @@ class SSDEncodeImage(io.ComfyNode):
     @classmethod
     def execute(cls, backbone: BackboneHandle, image: Any, grid: str, fit: str) -> io.NodeOutput:
         check_choice("fit", fit, FITS)
-        model = backbone.module
-        rows, cols = model.check_grid(grids.parse_grid(grid) or model.default_grid)
-        fitted = pixels.fitted(image, rows * model.patch, cols * model.patch, fit)
-        models.make_resident(backbone, None, memory.pixel_bytes(model, (rows, cols), len(fitted)))
-        stop.poll()
-        return io.NodeOutput(core("tokens").encode_image(model, fitted))
+        size = grids.parse_grid(grid) or backbone.module.default_grid
+        return io.NodeOutput(pixels.encode(backbone, image, size, fit))

@@ -8,9 +8,10 @@ from .errors import NodeError
 
 AUTO = "auto"
 TOOLTIP = (
-    "Size in codes as ROWSxCOLUMNS, for example 24x24; 'auto' is the backbone's own size (or that of the tokens, where "
-    "tokens are connected). A code of the built-in backbone is 8x8 pixels, so 24x24 codes are 192x192 pixels."
+    "Size in codes as ROWSxCOLUMNS, for example 24x24; 'auto' is the backbone's own size. A code of the built-in "
+    "backbone is 8x8 pixels, so 24x24 codes are 192x192 pixels."
 )
+TOOLTIP_WITH_TOKENS = TOOLTIP + " With tokens connected, 'auto' is their size."
 
 
 def parse_grid(text: str) -> tuple[int, int] | None:

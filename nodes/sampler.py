@@ -8,8 +8,9 @@ from comfy_api.latest import io
 
 from . import checks, drawing
 from .core import core
-from .grid import parse_grid
+from .grid import TOOLTIP_WITH_TOKENS, parse_grid
 from .host import graph, memory, stop
+from .host.events import RowsChannel, RunAddress
 from .host.models import BackboneHandle, HeadsHandle
 from .host.progress import RowProgress
 from .link_types import Tokens
@@ -31,7 +32,7 @@ class SSDSampler(io.ComfyNode):
                 "first rows (keep_rows) and draws the rest anew, or takes them as the first draft (keep_rows 0)."
             ),
             inputs=[
-                *drawing.required_inputs(),
+                *drawing.required_inputs(TOOLTIP_WITH_TOKENS),
                 io.Int.Input(
                     "keep_rows",
                     default=0,
@@ -65,7 +66,7 @@ class SSDSampler(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, positive: str | None = None) -> bool | str:
-        return checks.answer(checks.run, graph.queued_node(cls.hidden.unique_id))
+        return checks.answer(checks.drawing_node, graph.queued_node(cls.hidden.unique_id))
 
     @classmethod
     def execute(
@@ -94,8 +95,9 @@ class SSDSampler(io.ComfyNode):
             grid=size, batch=batch_size,
         )  # fmt: skip
         previews = core("preview")
-        live = drawing.LiveRun(cls.hidden, previews.Preview(model, size, batch_size, keep_rows), RowProgress(size[0]))
-        with live.channel:
+        progress = RowProgress(size[0])
+        preview = previews.Preview(model, size, batch_size, keep_rows)
+        with RowsChannel(RunAddress.of(cls.hidden), preview) as channel:
             result = ssd.generate(
                 model,
                 positive,
@@ -103,11 +105,12 @@ class SSDSampler(io.ComfyNode):
                 seed=seed,
                 start=None if tokens is None else tokens.codes,
                 keep_rows=keep_rows,
-                on_rows=live.rows,
+                on_rows=channel.rows,
+                on_progress=lambda rows: progress.reached(min(rows)),
                 events_per_second=previews.EVENTS_PER_SECOND,
                 should_stop=stop.poll,
                 **settings,
             )
-            live.channel.finished(result)
+            channel.finished(result)
         report = core("summary").report_text(result)
         return io.NodeOutput(memory.to_output(result.images), core("tokens").tokens_of(result), report)

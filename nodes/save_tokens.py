@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from . import checks
 from .core import core
 from .host import folders
 from .link_types import Tokens
@@ -35,6 +36,10 @@ class SSDSaveTokens(io.ComfyNode):
             outputs=[],
             is_output_node=True,
         )
+
+    @classmethod
+    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
+        return checks.answer(checks.tokens_saver, filename_prefix)
 
     @classmethod
     def execute(cls, tokens: Any, filename_prefix: str) -> io.NodeOutput:

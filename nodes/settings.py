@@ -70,5 +70,5 @@ def sampling(backbone: Any, cfg: float, temperature: float, top_k: int, top_p: f
 
 def check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
     """Raises NodeError when a combo holds a value that is not among its options (an old or hand-written graph)."""
-    if value is not None and value not in options:
+    if value not in options:
         raise NodeError(f"{name} must be one of {', '.join(options)}; got {value!r}")

@@ -110,7 +110,7 @@ class SSDVerification(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, preset: str | None = None) -> bool | str:
-        return checks.answer(checks.verification, graph.queued_node(cls.hidden.unique_id), preset)
+        return checks.answer(checks.verification, graph.queued_node(cls.hidden.unique_id))
 
     @classmethod
     def execute(

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .errors import SSDError
+from .errors import ShouldStop, SSDError, StopRequested
 from .tensor_files import TensorInfo, new_buffer, read_header
 
 INDEX = "model.safetensors.index.json"
@@ -89,6 +89,7 @@ def fill(
     device: torch.device,
     keep_float32: tuple[str, ...] = (),
     ignorable: tuple[str, ...] = (),
+    should_stop: ShouldStop | None = None,
 ) -> None:
     """Loads ``module`` (built on the meta device) from ``checkpoint``.
 
@@ -99,7 +100,8 @@ def fill(
     ``plan`` must name every parameter and buffer that is on the meta device; what is on a real one (computed, or filled
     from another file) may be left out.
 
-    Raises SSDError, before anything is read, for tensors that are missing, for tensors that neither the plan nor a
+    ``should_stop`` is asked before each tensor is read. Raises StopRequested when it said so, and SSDError, before
+    anything is read, for tensors that are missing, for tensors that neither the plan nor a
     prefix in ``ignorable`` names, and for wrong shapes and dtypes.
     """
     sources = {name: Source((item,)) if isinstance(item, str) else item for name, item in plan.items()}
@@ -125,6 +127,8 @@ def fill(
             kind = torch.float32 if name.startswith(keep_float32) else dtype
         value = torch.empty(wanted.shape, dtype=kind, device=device)
         if not value.is_meta:
+            if should_stop is not None and should_stop():
+                raise StopRequested(f"loading {checkpoint.folder} was stopped before it finished")
             _load(value, checkpoint, name, sources[name], buffer)
         _assign(module, name, value)
 
@@ -189,7 +193,8 @@ def _nothing_to_read(folder: Path, wanted: str) -> str:
             "with `torch.load(file, weights_only=True)` and `safetensors.torch.save_file(tensors, "
             f'"{wanted}")`'
         )
-    return f"{folder} has no weights: expected {wanted} or {INDEX} with its shards, got {_some(names) or 'no files'}"
+    expected = f"{SINGLE} or {INDEX} with its shards" if wanted == SINGLE else wanted
+    return f"{folder} lacks weights: expected {expected}, got {_some(names) or 'no files'}; download what is missing"
 
 
 # --- the checks ----------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .engine import ShouldStop
-from .errors import StopRequested
+from .engine import OnProgress
+from .errors import ShouldStop, StopRequested
 from .families.base import Backbone
 from .generate import Generation, generate
 from .report import RowsEvent
@@ -67,6 +67,7 @@ def compare(
     note: Callable[[str], None] | None = None,
     on_rows: OnLabelledRows | None = None,
     on_result: Callable[[str, Generation], None] | None = None,
+    on_progress: OnProgress | None = None,
     events_per_second: float = math.inf,
     should_stop: ShouldStop | None = None,
     **settings: Any,
@@ -75,9 +76,9 @@ def compare(
 
     Both are warmed up untimed, then run in turn; who came second comes first the next time, and the median of each
     counts. ``settings`` are ``generate``'s. ``note`` gets a line before each run, ``on_result``
-    "plain" or "ssd" and the result after it. Events cost plain decoding more, as
-    it has one for every code: leave ``on_rows`` away or ``events_per_second`` low where seconds matter. Raises what
-    ``generate`` raises.
+    "plain" or "ssd" and the result after it; ``on_progress`` is ``generate``'s, for the timed runs. Events cost plain
+    decoding more, as it has one for every code: leave ``on_rows`` away or ``events_per_second`` low where seconds
+    matter. Raises what ``generate`` raises.
     """
     schedules: dict[str, Schedule] = {"plain": AR(), "ssd": schedule or default_schedule(backbone.device.type)}
     tell = note or (lambda text: None)
@@ -95,6 +96,7 @@ def compare(
                 prompt,
                 schedule=schedules[name],
                 on_rows=None if on_rows is None else _labelled(on_rows, name),
+                on_progress=on_progress,
                 events_per_second=events_per_second,
                 should_stop=should_stop,
                 **settings,

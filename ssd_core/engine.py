@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .coupling import Coupling, GumbelCoupling, MaximalCoupling
 from .draft import Drafter
-from .errors import SSDError, StopRequested
+from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone, PromptRows
 from .noise import Noise
 from .report import EventKind, Meter, RowsEvent
@@ -29,7 +29,6 @@ from .transformer import CacheWindow, KVCache, Rotary, rope_table
 OnRows = Callable[[RowsEvent], None]
 OnProgress = Callable[[tuple[int, ...]], None]
 """Gets the number of finished rows of each image."""
-ShouldStop = Callable[[], bool]
 
 _KEPT_CHUNK = 512
 """Kept tokens fed at once: they need no logits, and wide forwards only cost memory."""

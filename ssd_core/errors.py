@@ -1,5 +1,12 @@
 """The two exceptions a caller meets: a mistake that can be mended, and a stop that was asked for."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+ShouldStop = Callable[[], bool]
+"""Asked now and then during long work; True ends it with StopRequested."""
+
 
 class SSDError(Exception):
     """A mistake the user can mend. The message says what was got, what was expected and what to do next."""

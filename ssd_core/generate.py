@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .draft import CopyDrafter, Drafter, GivenDrafter, HeadsDrafter, NoDrafter
-from .engine import Engine, OnProgress, OnRows, ShouldStop
-from .errors import SSDError, StopRequested
+from .engine import Engine, OnProgress, OnRows
+from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone
 from .heads import Direction, SpatialHeads
 from .noise import image_seeds

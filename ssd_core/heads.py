@@ -52,6 +52,20 @@ class HeadsSpec:
         if self.neighbours not in (0, 1):
             raise SSDError(f"neighbours must be 0 or 1, got {self.neighbours}")
 
+    def misfit(self, backbone: str, hidden: int, fingerprint: str) -> str | None:
+        """Why these heads do not fit a backbone of that name, width and weight fingerprint; None when they do."""
+        if self.hidden != hidden:
+            return (
+                f"was trained for features of width {self.hidden} ({self.backbone or 'unknown backbone'}), but "
+                f"{backbone} has width {hidden}; choose heads made for this backbone"
+            )
+        if self.fingerprint and self.fingerprint != fingerprint:
+            return (
+                f"was trained for {self.backbone or 'another backbone'} with weights {self.fingerprint[:12]}, but "
+                f"{backbone} has weights {fingerprint[:12]}; choose heads made for these weights"
+            )
+        return None
+
 
 class SpatialHead(nn.Module):
     """One head. ``sources`` is how many positions it reads: 1, or 3 for a neighbour-aware vertical head.
@@ -138,16 +152,9 @@ def read_heads_spec(path: str | Path) -> HeadsSpec:
 def read_heads(path: str | Path, hidden: int, backbone: str, fingerprint: str) -> SpatialHeads:
     """Loads a heads file strictly for a backbone of that width, name and weight fingerprint (float32, CPU)."""
     spec = read_heads_spec(path)
-    if spec.hidden != hidden:
-        raise SSDError(
-            f"{path} was trained for features of width {spec.hidden} ({spec.backbone or 'unknown backbone'}), "
-            f"but {backbone} has width {hidden}; choose heads made for this backbone"
-        )
-    if spec.fingerprint and spec.fingerprint != fingerprint:
-        raise SSDError(
-            f"{path} was trained for {spec.backbone or 'another backbone'} with weights {spec.fingerprint[:12]}, "
-            f"but {backbone} has weights {fingerprint[:12]}; choose heads made for these weights"
-        )
+    misfit = spec.misfit(backbone, hidden, fingerprint)
+    if misfit is not None:
+        raise SSDError(f"{path} {misfit}")
     with torch.device("meta"):
         heads = SpatialHeads(spec)
     expected = {name: tuple(t.shape) for name, t in heads.state_dict().items()}

@@ -116,11 +116,7 @@ def _heads_file(path: Path, backbone: Backbone | None) -> HeadsFile | None:
         spec = read_heads_spec(path)
     except SSDError:
         return None
-    problem = None
-    if backbone is not None and spec.hidden != backbone.hidden:
-        problem = f"made for features of width {spec.hidden}, this model has {backbone.hidden}"
-    elif backbone is not None and spec.fingerprint and spec.fingerprint != backbone.fingerprint:
-        problem = f"made for other weights ({spec.backbone or 'unnamed'} {spec.fingerprint[:12]})"
+    problem = spec.misfit(backbone.name, backbone.hidden, backbone.fingerprint) if backbone is not None else None
     return HeadsFile(path, spec, problem)
 
 

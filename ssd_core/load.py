@@ -9,18 +9,25 @@ from .families import ASSETS, BUILT_IN
 from .families.base import Backbone
 from .heads import SpatialHeads, read_heads
 
+BUILT_IN_HEADS = "built-in"
 
-def load_heads(backbone: Backbone, source: str | Path = "built-in") -> SpatialHeads:
+
+def heads_file(backbone: Backbone, source: str | Path = BUILT_IN_HEADS) -> Path:
+    """The file that ``source`` names: the embedded backbone's own heads, or a path. The backbone needs no weights."""
+    if str(source) != BUILT_IN_HEADS:
+        return Path(source)
+    if backbone.name != BUILT_IN:
+        raise SSDError(
+            f"no heads for {backbone.name} are built in; give a heads file trained for it, or decode without heads"
+        )
+    return ASSETS / "heads.safetensors"
+
+
+def load_heads(backbone: Backbone, source: str | Path = BUILT_IN_HEADS) -> SpatialHeads:
     """Loads spatial heads onto the backbone's device, in its dtype.
 
     ``source``: ``"built-in"`` for the embedded backbone's own heads, or a heads file. Raises SSDError when the file
     is damaged or was made for other weights.
     """
-    if str(source) == "built-in":
-        if backbone.name != BUILT_IN:
-            raise SSDError(f"no built-in heads for {backbone.name}; give a heads file trained for it")
-        path = ASSETS / "heads.safetensors"
-    else:
-        path = Path(source)
-    heads = read_heads(path, backbone.hidden, backbone.name, backbone.fingerprint)
+    heads = read_heads(heads_file(backbone, source), backbone.hidden, backbone.name, backbone.fingerprint)
     return heads.to(device=backbone.device, dtype=backbone.dtype)

@@ -32,19 +32,35 @@ class Memory:
         return self.weights + self.cache + self.working
 
 
-def memory_of(backbone: Backbone, dtype: torch.dtype, grid: tuple[int, int], batch: int, guidance_rows: int) -> Memory:
-    """What ``batch`` pictures of ``grid`` need in ``dtype``; the backbone may be on the meta device, in bfloat16."""
+def memory_of(
+    backbone: Backbone,
+    dtype: torch.dtype,
+    grid: tuple[int, int],
+    batch: int,
+    guidance_rows: int,
+    window: int | None = None,
+) -> Memory:
+    """What ``batch`` pictures of ``grid`` need in ``dtype``; the backbone may be on the meta device, in bfloat16.
+
+    ``window``: stream positions of one forward (``Schedule.window``); four rows if it is not known.
+    """
     spec, size = backbone.decoder.spec, dtype.itemsize
-    rows, cols = grid
+    cols = grid[1]
     sequences, slots = batch * guidance_rows, backbone.stream(grid).length + PROMPT_TOKENS
     own = backbone.dtype
     tensors: Iterable[Tensor] = [*backbone.parameters(), *backbone.buffers()]
     # What is not in the decoder's dtype (pixels in float32, counters) keeps its own.
     weights = sum(t.numel() * (size if t.dtype == own else t.dtype.itemsize) for t in tensors)
     cache = 2 * spec.layers * spec.kv_heads * spec.head_dim * sequences * slots * size
-    window = sequences * _WINDOW_ROWS * cols
+    window = sequences * (window or _WINDOW_ROWS * cols)
     widest = 2 * spec.intermediate + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 4 * spec.hidden
     logits = window * backbone.codes * 4 * _LOGIT_COPIES
     features = sequences * slots * spec.hidden * size
-    pixels = rows * cols * backbone.patch**2 * _BYTES_PER_PIXEL
-    return Memory(weights, cache, features + 2 * window * widest * size + logits + pixels)
+    working = features + 2 * window * widest * size + logits + pixel_bytes(backbone, grid)
+    return Memory(weights, cache, working)
+
+
+def pixel_bytes(backbone: Backbone, grid: tuple[int, int]) -> int:
+    """What decoding or encoding the pixels of one picture needs."""
+    rows, cols = grid
+    return int(rows * cols * backbone.patch**2 * _BYTES_PER_PIXEL)

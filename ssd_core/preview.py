@@ -35,6 +35,7 @@ SHARE = 0.02
 """Share of a run's seconds that pixel decoding for the view may take."""
 _CONTEXT_ROWS = 2
 """Rows decoded on either side of the new ones. Pixel decoders look further, but what lies further hardly shows."""
+_FEW_CODES = 32
 _CODES_AT_ONCE = 1024
 
 _colours: WeakKeyDictionary[Backbone, Tensor] = WeakKeyDictionary()
@@ -64,12 +65,14 @@ class Preview:
         self._last: dict[str, Any] = {}
 
     def begin(self) -> dict[str, Any]:
-        """The event before anything is drawn. The first decoding of a process is slow: it is spent here, uncounted."""
+        """The event before anything is drawn.
+
+        The first decoding of a process is slow: it is spent here, uncounted, on the colours of a small codebook.
+        """
         if self._backbone not in _colours:
-            with torch.inference_mode():
-                warm_up = torch.zeros(1, 1, self._grid[1], dtype=torch.int64, device=self._backbone.device)
-                self._backbone.decode_pixels(warm_up)
-            _colours[self._backbone] = torch.full((self._backbone.codes, 4), 128, dtype=torch.uint8)
+            codes = self._backbone.codes
+            _colours[self._backbone] = torch.full((codes, 4), 128, dtype=torch.uint8)
+            self._learn(torch.arange(codes if codes <= _CODES_AT_ONCE else 1))
         self._last = self._event("begin", "running", [], 0, None, 0.0, 0.0)
         return self._last
 
@@ -188,17 +191,25 @@ class Preview:
     def _known_colours(self, codes: Tensor, elapsed: float) -> Tensor:
         table = _colours[self._backbone]
         unknown = torch.unique(codes[codes >= 0])
-        unknown = unknown[table[unknown, 3] != 255][:_CODES_AT_ONCE]
-        if len(unknown) and self._spent <= SHARE * elapsed:
+        unknown = unknown[table[unknown, 3] != 255]
+        portion = _FEW_CODES
+        while len(unknown) and self._spent <= SHARE * elapsed:
             began = self._clock()
-            with torch.inference_mode():
-                patches = self._backbone.decode_pixels(unknown.view(-1, 1, 1).to(self._backbone.device))
-            edge = patches.shape[1] // 4  # borders of a picture of one code are darker than its middle
-            middle = patches[:, edge : patches.shape[1] - edge, edge : patches.shape[2] - edge]
-            table[unknown, :3] = _to_bytes(middle.float().mean((1, 2)))
-            table[unknown, 3] = 255
+            self._learn(unknown[:portion])
+            unknown = unknown[portion:]
             self._spend(began)
+            portion = min(2 * portion, _CODES_AT_ONCE)  # what was affordable tells what is
         return table
+
+    def _learn(self, codes: Tensor) -> None:
+        """Notes the mean colours of ``codes`` [n]."""
+        with torch.inference_mode():
+            patches = self._backbone.decode_pixels(codes.view(-1, 1, 1).to(self._backbone.device))
+        edge = patches.shape[1] // 4  # borders of a picture of one code are darker than its middle
+        middle = patches[:, edge : patches.shape[1] - edge, edge : patches.shape[2] - edge]
+        table = _colours[self._backbone]
+        table[codes, :3] = _to_bytes(middle.float().mean((1, 2)))
+        table[codes, 3] = 255
 
     def _spend(self, began: float) -> None:
         self._spent += self._clock() - began

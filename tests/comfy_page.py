@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from comfy_engine.client import Prompt
+from PIL import Image
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -200,6 +203,16 @@ class ComfyPage:
         """What the widget of a node shows now; None if there is no such node or widget (see LOOK)."""
         seen: dict[str, Any] | None = self.page.evaluate(LOOK, node)
         return seen
+
+    def widget_picture(self, node: str) -> Image.Image:
+        """What lies on the widget's canvas, cut to the part that is painted."""
+        data = self.page.evaluate(
+            """id => app.graph.getNodeById(Number(id)).widgets.find((widget) => widget.name === "ssd_live")
+                     .element.querySelector("canvas").toDataURL("image/png")""",
+            node,
+        )
+        image = Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGBA")
+        return image.crop(image.getchannel("A").getbbox()).convert("RGB")
 
     def wait_for(self, node: str, condition: str, shown: bool = False, timeout: float = 240.0) -> dict[str, Any]:
         """Look again and again until the text under the picture matches `condition` (a regular expression).

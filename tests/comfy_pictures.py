@@ -2,8 +2,8 @@
 docs/images/widget.png (README).
 
 `PYTHONPATH=.:tests python -m comfy_pictures` in the repository root, with `pip install -e '.[dev,comfy]'` done. Names
-of workflows as arguments limit it to these; `widget` is the README's picture. Workflows whose models are not at hand
-are shown before a run.
+of workflows as arguments limit it to these; README's picture comes with `text_to_image`. Workflows whose models are
+not at hand are shown before a run.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import dev
 from comfy_engine.build import build
 from comfy_engine.server import ComfyServer, chromium
 from comfy_page import ARGUMENTS, ComfyPage
 from PIL import Image
 from playwright.sync_api import Browser, WebSocketRoute, sync_playwright
 
+import dev
+
 WORKFLOWS = dev.ROOT / "workflows"
 WIDGET = dev.ROOT / "docs" / "images" / "widget.png"
-THUMBNAIL = (640, 640)  # at most
+THUMBNAIL = 640  # longest side
+GROUND = (0x1C, 0x1C, 0x1C)
 NEED_MODELS = ("janus_pro", "lumina_mgpt", "emu3")
 MARGIN = 24  # CSS pixels around the graph
 # The page's own bars would lie over the graph.
@@ -46,11 +48,14 @@ BOX = """
              width: (right - left) * scale, height: (low - top) * scale };
 }
 """
+OTHER_SEED = """
+id => { app.graph.getNodeById(Number(id)).widgets.find((widget) => widget.name === "seed").value += 1000 }
+"""
 
 
-def open_page(browser: Browser, server: ComfyServer, scale: float, rows: int | None = None) -> ComfyPage:
+def open_page(browser: Browser, server: ComfyServer, rows: int | None = None) -> ComfyPage:
     """A large window in Nodes 2.0. With `rows` the page hears nothing more once that many rows are final."""
-    window = browser.new_context(viewport={"width": 2200, "height": 1500}, device_scale_factor=scale)
+    window = browser.new_context(viewport={"width": 2200, "height": 1500}, device_scale_factor=2)
     page = ComfyPage(window.new_page(), server.url, True, Path(tempfile.gettempdir()))
     if rows is not None:
         page.page.route_web_socket(re.compile(r"/ws\b"), lambda socket: freeze(socket, rows))
@@ -100,51 +105,76 @@ def graph_picture(page: ComfyPage) -> Image.Image:
     return image
 
 
+def beside(images: list[Image.Image]) -> Image.Image:
+    """Pictures of one height in a row, with gaps."""
+    height = min(image.height for image in images)
+    scaled = [image.resize((round(image.width * height / image.height), height)) for image in images]
+    gap = height // 24
+    row = Image.new("RGB", (sum(image.width + gap for image in scaled) - gap, height), GROUND)
+    left = 0
+    for image in scaled:
+        row.paste(image, (left, 0))
+        left += image.width + gap
+    return row
+
+
+def save_thumbnail(image: Image.Image, name: str) -> None:
+    """workflows/NAME.jpg; template cards are square and show the whole picture."""
+    scale = THUMBNAIL / max(image.size)
+    size = (round(image.width * scale), round(image.height * scale))
+    image.resize(size, Image.Resampling.LANCZOS).save(WORKFLOWS / f"{name}.jpg", quality=88, optimize=True)
+
+
 def make_thumbnail(browser: Browser, server: ComfyServer, name: str) -> None:
-    """workflows/NAME.jpg."""
-    page = open_page(browser, server, 1)
+    """What the sampling nodes of a workflow show after its run; its graph where its model is not at hand."""
+    page = open_page(browser, server)
     nodes = load(page, name)
-    if name not in NEED_MODELS:
+    if name in NEED_MODELS:
+        save_thumbnail(graph_picture(page), name)
+    else:
         page.run()
         for node in nodes:
-            page.wait_for(node, r"^\d+ rows|\nssd: \d+ rows")
-        page.wait_idle()
-        page.pause(2.0)
-        page.fit()
-    image = graph_picture(page)
-    image.thumbnail(THUMBNAIL, Image.Resampling.LANCZOS)
-    image.save(WORKFLOWS / f"{name}.jpg", quality=88, optimize=True)
+            page.wait_for(node, r"^\d+ rows[^\n]*$|\nssd: \d+ rows", timeout=900)
+        page.pause(1.0)
+        save_thumbnail(beside([page.widget_picture(node) for node in nodes]), name)
     page.close()
 
 
-def make_widget(browser: Browser, server: ComfyServer) -> None:
-    """docs/images/widget.png: the shipped workflow in the middle of its run."""
-    page = open_page(browser, server, 2, rows=14)
-    (sampler,) = load(page, "text_to_image")
+def make_growing(browser: Browser, server: ComfyServer) -> None:
+    """The first workflow in the middle of its run: README's picture and the workflow's own."""
+    name = "text_to_image"
+    page = open_page(browser, server)
+    (sampler,) = load(page, name)
+    page.page.evaluate(OTHER_SEED, sampler)  # the first run of a server learns the colours of the codes
+    page.run()
+    page.wait_for(sampler, r"^\d+ rows", timeout=900)
+    page.close()
+    page = open_page(browser, server, rows=14)
+    (sampler,) = load(page, name)
     page.run()
     page.wait_for(sampler, r"^row 1[5-9]/", shown=True)
     page.pause(1.0)
-    image = graph_picture(page)
-    image.quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(WIDGET, optimize=True)
+    save_thumbnail(page.widget_picture(sampler), name)
+    graph_picture(page).quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(WIDGET, optimize=True)
     page.close()
 
 
 def main(wanted: list[str]) -> int:
     """Make the wanted pictures, all of them if none is named."""
-    names = wanted or [*sorted(path.stem for path in WORKFLOWS.glob("*.json")), "widget"]
     engine = build()
-    with (
-        tempfile.TemporaryDirectory() as base,
-        ComfyServer(engine, Path(base), frontend=engine.newest_frontend) as server,
-        sync_playwright() as playwright,
-    ):
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for name in names:
-            if name == "widget":
-                make_widget(browser, server)
-            else:
-                make_thumbnail(browser, server, name)
-            print(name)
+        for name in wanted or sorted(path.stem for path in WORKFLOWS.glob("*.json")):
+            # A server each: what one workflow has drawn would come out of the cache for the next, unseen.
+            with (
+                tempfile.TemporaryDirectory() as base,
+                ComfyServer(engine, Path(base), frontend=engine.newest_frontend) as server,
+            ):
+                if name == "text_to_image":
+                    make_growing(browser, server)
+                else:
+                    make_thumbnail(browser, server, name)
+            print(name, flush=True)
         browser.close()
     return 0
 

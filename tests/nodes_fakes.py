@@ -45,6 +45,7 @@ class FakeComfy:
         self.loads: list[tuple[list[Any], dict[str, Any]]] = []
         self.sent: list[tuple[str, dict[str, Any], str]] = []
         self.progress: list[tuple[int, int]] = []
+        self.scaled: list[tuple[tuple[int, ...], int, int, str, str]] = []
 
     def modules(self) -> dict[str, ModuleType]:
         """Modules by name, ready for `sys.modules`."""
@@ -52,7 +53,7 @@ class FakeComfy:
             "comfy": {},
             "comfy.model_management": self._management(),
             "comfy.model_patcher": {"ModelPatcher": ModelPatcher},
-            "comfy.utils": {"ProgressBar": self._progress_bar(), "common_upscale": None},
+            "comfy.utils": {"ProgressBar": self._progress_bar(), "common_upscale": self._upscale},
             "comfy_execution": {},
             "comfy_execution.utils": {"get_executing_context": lambda: SimpleNamespace(prompt_id="p-1", node_id="9")},
             "folder_paths": self._folder_paths(),
@@ -84,6 +85,10 @@ class FakeComfy:
             "should_use_fp16": lambda device: self.fp16,
             "load_models_gpu": lambda models, **wishes: self.loads.append((models, wishes)),
         }
+
+    def _upscale(self, samples: torch.Tensor, width: int, height: int, method: str, crop: str) -> torch.Tensor:
+        self.scaled.append((tuple(samples.shape), width, height, method, crop))
+        return torch.nn.functional.interpolate(samples, size=(height, width))
 
     def _progress_bar(self) -> type:
         progress = self.progress

@@ -279,7 +279,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "offsets": (overwrite(SINGLE, header({"x": {**ONE, "data_offsets": [0, 4]}}, bytes(8))), "damaged header"),
     "negative": (overwrite(SINGLE, header({"x": {**ONE, "data_offsets": [-8, 0]}}, bytes(8))), "damaged header"),
     "no offsets": (overwrite(SINGLE, header({"x": {"dtype": "F32", "shape": [2]}})), "damaged header .*data_offsets"),
-    "nothing": (lambda f: (f / SINGLE).unlink(), r"has no weights: expected model\.safetensors or .*got no files"),
+    "nothing": (lambda f: (f / SINGLE).unlink(), r"lacks weights: expected model\.safetensors or .*got no files"),
     "shards without index": (
         lambda f: (f / SINGLE).rename(f / "model-00001-of-00002.safetensors"), f"has .*00002.* but no {INDEX}"
     ),

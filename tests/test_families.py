@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ssd_core import Rolling, Sampling, SSDError, generate, load_backbone, load_heads
+from ssd_core import Rolling, Sampling, SSDError, StopRequested, generate, load_backbone, load_heads
 from ssd_core.families.emoji import EmojiBackbone
 from ssd_core.stream import Stream
 
@@ -116,23 +116,23 @@ def change_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], Any])
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no model": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-    "no pixels": (lambda f: (f / "pixels.safetensors").unlink(), "pixels.safetensors is missing"),
-    "truncated model": (lambda f: cut(f / "model.safetensors", 1000), "cannot read .*model.safetensors.*damaged"),
-    "empty pixels": (lambda f: cut(f / "pixels.safetensors", 0), "cannot read .*pixels.safetensors.*damaged"),
+    "no model": (lambda f: (f / "model.safetensors").unlink(), "lacks weights: expected model.safetensors"),
+    "no pixels": (lambda f: (f / "pixels.safetensors").unlink(), "lacks weights: expected pixels.safetensors, got"),
+    "truncated model": (lambda f: cut(f / "model.safetensors", 1000), "model.safetensors .1000 bytes. is not a"),
+    "empty pixels": (lambda f: cut(f / "pixels.safetensors", 0), "pixels.safetensors .0 bytes. is not a complete"),
     "a folder for a file": (lambda f: as_folder(f / "model.safetensors"), "model.safetensors"),
     "missing tensor": (
-        lambda f: change_tensors(f / "model.safetensors", lambda t: t.pop("norm.weight")), r"missing \['norm\.weight'\]"
+        lambda f: change_tensors(f / "model.safetensors", lambda t: t.pop("norm.weight")), r"missing norm.weight; unexp"
     ),
     "extra tensor": (
-        lambda f: change_tensors(f / "model.safetensors", lambda t: t.update(x=torch.zeros(1))), r"unexpected \['x'\]"
+        lambda f: change_tensors(f / "model.safetensors", lambda t: t.update(x=torch.zeros(1))), "nothing; unexpected x"
     ),
     "wrong shape": (
         lambda f: change_tensors(f / "model.safetensors", lambda t: t.update({"norm.weight": torch.ones(3)})),
-        r"wrong shape \['norm\.weight'\]",
+        r"got norm.weight \[3\], expected \[16\]",
     ),
-    "another size": (lambda f: change_config(f, codes=13), "does not match its config.json"),
-    "more words": (lambda f: change_config(f, words=["cat"] * 9), "does not match its config.json"),
+    "another size": (lambda f: change_config(f, codes=13), r"got embed.weight \[24, 16\], expected \[25, 16\]"),
+    "more words": (lambda f: change_config(f, words=["cat"] * 9), r"got embed.weight \[24, 16\], expected \[26, 16\]"),
     "another model": (lambda f: change_config(f, model_type="llama"), "model_type 'llama'; supported"),
     "no model type": (lambda f: change_config(f, model_type=None), "model_type None; supported"),
     "newer format": (lambda f: change_config(f, format=2), "format 2, this release reads format 1"),
@@ -162,6 +162,41 @@ def test_damage_is_told(copy: Path, damage: str) -> None:
     change(copy)
     with pytest.raises(SSDError, match=match):
         load_backbone(copy)
+
+
+def test_facts_without_weights(tiny: EmojiBackbone, tiny_model: Path) -> None:
+    """On the device "meta" everything that a graph is checked against is there, and no random number is drawn."""
+    before = torch.get_rng_state()
+    facts = load_backbone(tiny_model, device="meta")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.is_meta for parameter in facts.parameters())
+    for name in ("name", "fingerprint", "codes", "hidden", "grids", "patch", "default_sampling"):
+        assert getattr(facts, name) == getattr(tiny, name)
+    with pytest.raises(SSDError, match="does not know the word 'zebra'"):
+        facts.check_prompt("zebra")
+
+
+def test_loading_can_be_stopped(tiny_model: Path) -> None:
+    """Asked before every tensor; a stop leaves nothing, the next load works."""
+    asked = 0
+
+    def after(count: int) -> Callable[[], bool]:
+        nonlocal asked
+        asked = 0
+
+        def stop() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > count
+
+        return stop
+
+    tensors = len(load_backbone(tiny_model, should_stop=after(10**6)).state_dict())
+    assert asked == tensors
+    for count in (0, tensors // 2, tensors - 1):
+        with pytest.raises(StopRequested, match="was stopped before it finished"):
+            load_backbone(tiny_model, should_stop=after(count))
+        assert asked == count + 1
 
 
 def test_heads_of_other_weights_are_refused(copy: Path) -> None:

@@ -160,7 +160,7 @@ def test_load_heads_takes_the_backbones_dtype(tmp_path: Path) -> None:
     heads = load_heads(backbone, path)
     assert {p.dtype for p in heads.parameters()} == {torch.float64}
     assert draw(backbone, Rolling(), heads=heads).tokens.shape == (1, 2, 3)
-    with pytest.raises(SSDError, match="no built-in heads for toy"):
+    with pytest.raises(SSDError, match="no heads for toy are built in"):
         load_heads(backbone)
 
 

@@ -28,8 +28,10 @@ class RunAddress:
         """``hidden``: a node's hidden values (``unique_id``, ``extra_pnginfo``)."""
         context = get_executing_context()
         prompt_id = context.prompt_id if context is not None else PromptServer.instance.last_prompt_id
-        workflow = ((hidden.extra_pnginfo or {}).get("workflow") or {}).get("id")
-        return cls(str(prompt_id), str(hidden.unique_id), None if workflow is None else str(workflow))
+        info = hidden.extra_pnginfo  # whatever the client sent
+        workflow = info.get("workflow") if isinstance(info, dict) else None
+        workflow_id = workflow.get("id") if isinstance(workflow, dict) else None
+        return cls(str(prompt_id), str(hidden.unique_id), None if workflow_id is None else str(workflow_id))
 
 
 class RowsChannel:

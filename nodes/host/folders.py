@@ -10,6 +10,7 @@ from pathlib import Path
 import folder_paths
 
 from ..errors import NodeError
+from . import listing
 
 BACKBONES = "ar_backbones"
 HEADS = "ssd_heads"
@@ -66,20 +67,32 @@ def heads_file(name: str) -> Path:
 def tokens_names() -> list[str]:
     """Possible token files: those of the input folder, then those of the output folder, marked as ComfyUI does."""
     places = ((folder_paths.get_input_directory(), ""), (folder_paths.get_output_directory(), _OUTPUT))
-    return [name + mark for folder, mark in places for name in sorted(_files(Path(folder), _TOKENS_DEPTH))]
+    return [name + mark for folder, mark in places for name in listing.files_under(folder, SUFFIX, _TOKENS_DEPTH)]
 
 
 def tokens_file(name: str) -> Path:
     """The file of a name from ``tokens_names``. Raises NodeError when it is missing or outside the two folders."""
-    inside, folder = folder_paths.annotated_filepath(_portable(name))
-    root = Path(os.path.normpath(folder or folder_paths.get_input_directory()))
-    path = Path(os.path.normpath(root / inside.strip()))  # links inside the folder are the user's own business
-    if root not in path.parents or not path.is_file():
+    wanted = _portable(name)
+    inside = wanted.removesuffix(_OUTPUT)
+    output = inside != wanted
+    root = _plain(folder_paths.get_output_directory() if output else folder_paths.get_input_directory())
+    path = _plain(root / inside)  # links inside the folder are the user's own business
+    if root not in path.parents or not _is_file(path):
         raise NodeError(
             f"there is no tokens file {name!r} in {root}; save one with Save AR Tokens (choose it as 'NAME{_OUTPUT}') "
             "or put one into ComfyUI's input folder"
         )
     return path
+
+
+def check_prefix(prefix: str) -> None:
+    """Raises NodeError for a file name prefix that leaves the output folder or names no file."""
+    root = _plain(folder_paths.get_output_directory())
+    if root not in _plain(root / prefix).parents:
+        raise NodeError(
+            f"filename_prefix must be the start of a file name inside ComfyUI's output folder, like tokens/SSD; got "
+            f"{prefix!r}"
+        )
 
 
 def new_tokens_file(prefix: str) -> tuple[Path, dict[str, str]]:
@@ -90,17 +103,39 @@ def new_tokens_file(prefix: str) -> tuple[Path, dict[str, str]]:
 
 
 def stamp(path: Path) -> str:
-    """Changes when a file or anything in a folder changes: hash of names, sizes and times, nothing is read."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and ".git" not in p.parts)
+    """Changes when a file or anything in a folder changes: hash of names, sizes and times, nothing is read.
+
+    Names with a leading dot do not count: downloads leave locks and the like there.
+    """
     seen = hashlib.sha256(str(path.resolve()).encode())
+    files = [path] if path.is_file() else _all_files(path)
     for file in files:
         facts = file.stat()
         seen.update(f"{file.relative_to(path).as_posix()}|{facts.st_size}|{facts.st_mtime_ns}\n".encode())
     return seen.hexdigest()
 
 
-def _portable(name: str) -> str:
-    return name.replace("\\", "/")
+def _all_files(root: Path) -> list[Path]:
+    found = []
+    for folder, inner, names in os.walk(root, followlinks=True):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        found += [Path(folder) / name for name in names if not name.startswith(".")]
+    return sorted(file for file in found if file.is_file())
+
+
+def _plain(path: str | Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - it must not follow links
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
+
+
+def _portable(name: object) -> str:
+    return str(name).replace("\\", "/")  # a hand-written graph may hold anything
 
 
 def _backbones() -> dict[str, Path]:
@@ -119,15 +154,6 @@ def _model_folders(root: Path, depth: int) -> Iterator[Path]:
             yield folder  # what lies deeper belongs to this model
         elif depth > 1:
             yield from _model_folders(folder, depth - 1)
-
-
-def _files(root: Path, depth: int, prefix: str = "") -> Iterator[str]:
-    for entry in _entries(root):
-        if entry.is_dir():
-            if depth > 1:
-                yield from _files(entry, depth - 1, f"{prefix}{entry.name}/")
-        elif entry.suffix == SUFFIX:
-            yield prefix + entry.name
 
 
 def _entries(folder: Path) -> list[Path]:

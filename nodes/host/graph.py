@@ -11,8 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from server import PromptServer
+
 Prompt = dict[str, Any]
-_queued: ContextVar[Prompt | None] = ContextVar("ssd_queued_graph", default=None)
+_queued: ContextVar[dict[str, Any] | None] = ContextVar("ssd_queued_request", default=None)
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,13 @@ class QueuedNode:
         """The node's stable id, like ``SSDSampler``."""
         return str(self.prompt[self.node_id].get("class_type", ""))
 
+    def has_constant(self, name: str) -> bool:
+        """Whether the input is set on the node itself."""
+        return name in self._inputs and not self.connected(name)
+
     def constant(self, name: str) -> Any:
         """The value of an input that is set on the node itself; None when it is linked or not there."""
-        value = self._inputs.get(name)
-        return None if isinstance(value, list) else value
+        return self._inputs[name] if self.has_constant(name) else None
 
     def connected(self, name: str) -> bool:
         """Whether something is linked to the input."""
@@ -51,20 +56,18 @@ class QueuedNode:
 
 def watch() -> None:
     """Asks the server to show queued graphs. Call once."""
-    from server import PromptServer
-
     PromptServer.instance.add_on_prompt_handler(_remember)
 
 
 def queued_node(node_id: str | None) -> QueuedNode | None:
     """The node in the graph that is being validated; None outside of that."""
-    prompt = _queued.get()
-    if prompt is None or node_id is None or str(node_id) not in prompt:
+    # The body, not the graph in it, is what was remembered: another extension may put a new graph into it later.
+    prompt = (_queued.get() or {}).get("prompt")
+    if not isinstance(prompt, dict) or node_id is None or str(node_id) not in prompt:
         return None
     return QueuedNode(prompt, str(node_id))
 
 
 def _remember(body: dict[str, Any]) -> dict[str, Any]:
-    prompt = body.get("prompt")
-    _queued.set(prompt if isinstance(prompt, dict) else None)
+    _queued.set(body)
     return body

@@ -14,10 +14,6 @@ from torch import Tensor, nn
 from ..errors import NodeError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_PROMPT_SLOTS = 1024  # an ample prompt; only the estimate needs it
-_LOGIT_COPIES = 6  # logits of a window in float32 while guidance, noise and truncation work on them
-_WINDOW_ROWS = 4
-_BYTES_PER_PIXEL = 2048  # 128 channels in float32 at full size, four tensors at a time: a VQGAN decoder's last stage
 
 
 class SSDWeights(nn.Module):
@@ -72,23 +68,6 @@ def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
     wanted = {patcher.load_device for patcher in patchers}
     if places != wanted:
         logging.info("Spatial Speculative Decoding runs on %s: ComfyUI leaves no weights on %s", places, wanted)
-
-
-def run_bytes(backbone: Any, grid: tuple[int, int], batch: int, guidance_rows: int) -> int:
-    """Rough bytes a run needs beside the weights: keys and values, features, logits, pixels."""
-    spec, size = backbone.decoder.spec, backbone.dtype.itemsize
-    rows, cols = grid
-    sequences, slots = batch * guidance_rows, rows * (cols + 1) + _PROMPT_SLOTS
-    cache = 2 * spec.layers * spec.kv_heads * spec.head_dim * sequences * slots * size
-    features = sequences * slots * spec.hidden * size
-    logits = sequences * _WINDOW_ROWS * cols * backbone.codes * 4 * _LOGIT_COPIES
-    return cache + features + logits + pixel_bytes(backbone, grid, 1)  # pictures are decoded one by one
-
-
-def pixel_bytes(backbone: Any, grid: tuple[int, int], batch: int) -> int:
-    """Rough bytes that decoding or encoding pixels needs."""
-    rows, cols = grid
-    return int(batch * rows * cols * backbone.patch**2 * _BYTES_PER_PIXEL)
 
 
 def to_output(images: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def heads_source(choice: str) -> Path | None:
 
 def load_backbone(choice: str, precision: str) -> BackboneHandle:
     """Loads a choice of Load AR Backbone, or shares it with whoever has it already."""
-    key = _backbone_key(choice, precision)
+    key = backbone_key(choice, precision)
 
     def make() -> BackboneHandle:
         stop.poll()
@@ -123,6 +123,7 @@ def make_resident(backbone: BackboneHandle, heads: HeadsHandle | None, working_b
     memory.make_resident([backbone.patcher] + ([] if heads is None else [heads.patcher]), working_bytes)
 
 
-def _backbone_key(choice: str, precision: str) -> tuple[str, ...]:
+def backbone_key(choice: str, precision: str) -> tuple[str, ...]:
+    """Equal for choices that share one set of weights."""
     dtype = str(memory.compute_dtype(precision)).removeprefix("torch.")
     return ("backbone", folders.stamp(backbone_source(choice)), dtype, str(memory.compute_device()))

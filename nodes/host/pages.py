@@ -23,8 +23,9 @@ def serve() -> None:
     """Adds the routes where they are needed. Call once, before the server starts."""
     if quote(PACK.name) == PACK.name:
         return
+    name = re.sub(r"\\[{}]", ".", re.escape(PACK.name))  # aiohttp has a meaning of its own for braces
     for prefix, folder in _PLACES.items():
-        pattern = f"{prefix}/{{pack:{re.escape(PACK.name)}}}/{{file:.*}}"
+        pattern = f"{prefix}/{{pack:{name}}}/{{file:.*}}"
         PromptServer.instance.app.router.add_get(pattern, _files_of(folder))
 
 
@@ -32,8 +33,12 @@ def _files_of(folder: Path) -> Callable[[web.Request], Awaitable[web.StreamRespo
     root = folder.resolve()
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        path = (root / request.match_info["file"]).resolve()
-        if root not in path.parents or not path.is_file():
+        try:
+            path = (root / request.match_info["file"]).resolve()
+            found = root in path.parents and path.is_file()
+        except (OSError, ValueError):  # no file can have such a name
+            found = False
+        if not found:
             raise web.HTTPNotFound
         return web.FileResponse(path)
 

@@ -15,7 +15,7 @@ class RowProgress:
         self._bar.update_absolute(0, rows)
 
     def reached(self, rows: int) -> None:
-        """Rows that are final by now, in all images; the bar only moves forward."""
-        if rows > self._done:
-            self._done = rows
-            self._bar.update_absolute(rows, self._rows)
+        """Rows that are final by now, in all images; one step for each, and the bar only moves forward."""
+        while self._done < rows:
+            self._done += 1
+            self._bar.update_absolute(self._done, self._rows)

@@ -6,8 +6,9 @@ import safetensors.torch
 
 from ..errors import SSDError
 from ..families.vqgan_ckpt import read_vqgan_ckpt
+from ..tokens import SOFTWARE
+from ..writing import write
 from .arguments import ConvertOptions
-from .files import SOFTWARE, write
 
 
 def convert(options: ConvertOptions) -> None:

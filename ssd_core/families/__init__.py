@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..errors import SSDError
+from ..errors import ShouldStop, SSDError
 from .base import Backbone, read_config
 from .emoji import MODEL_TYPE as _EMOJI
 from .emoji import load_emoji
@@ -23,7 +23,7 @@ from .lumina import load_lumina
 BUILT_IN = "emoji-scenes"
 ASSETS = Path(__file__).resolve().parent.parent / "assets" / "emoji_scenes"
 # config.json's model_type -> loader of that family: one line a family (or a layout of one).
-LOADERS: dict[str, Callable[[Path, torch.device, torch.dtype], Backbone]] = {
+LOADERS: dict[str, Callable[[Path, torch.device, torch.dtype, ShouldStop | None], Backbone]] = {
     _EMOJI: load_emoji,
     _EMU3: load_emu3,
     _EMU3_ORIGINAL: load_emu3,
@@ -35,17 +35,22 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def load_backbone(
-    source: str | Path = BUILT_IN, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "auto"
+    source: str | Path = BUILT_IN,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype = "auto",
+    should_stop: ShouldStop | None = None,
 ) -> Backbone:
     """Loads a frozen backbone.
 
     ``source``: ``"emoji-scenes"`` (ships with the package) or a folder with a ``config.json``. ``dtype``: ``"auto"``
-    is float32 on a CPU, so that exact mode keeps its word, and bfloat16 elsewhere.
-    Raises SSDError when the folder is not a known model or its files are damaged.
+    is float32 on a CPU, so that exact mode keeps its word, and bfloat16 elsewhere. On the device "meta" everything but
+    the weights is there: sizes, grids, words, fingerprint. ``should_stop`` is asked before each tensor is read.
+    Raises StopRequested when it said so, and SSDError when the folder is not a known model or its files are damaged.
     """
     folder = ASSETS if str(source) == BUILT_IN else Path(source)
     where = torch.device(device)
-    return LOADERS[family_of(folder)](folder, where, resolve_dtype(dtype, where))
+    return LOADERS[family_of(folder)](folder, where, resolve_dtype(dtype, where), should_stop)
 
 
 def family_of(folder: Path) -> str:

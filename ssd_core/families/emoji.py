@@ -9,22 +9,20 @@ are two-dimensional: half of the rope frequencies turn with the row, half with t
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..errors import SSDError
+from ..checkpoint import Checkpoint, fill
+from ..errors import ShouldStop, SSDError
 from ..sampling import Sampling
 from ..stream import Stream
 from ..transformer import Decoder, DecoderSpec, RMSNorm
 from ..words import WordTokenizer
-from .base import Backbone, PromptRows
+from .base import Backbone, PromptRows, read_config
 from .emoji_pixels import PATCH, EmojiPixels
 
 MODEL_TYPE = "emoji-scenes"
@@ -115,43 +113,26 @@ class EmojiBackbone(Backbone):
         return self.pixels.encode(images)
 
 
-def load_emoji(folder: Path, device: torch.device, dtype: torch.dtype) -> EmojiBackbone:
+def load_emoji(
+    folder: Path, device: torch.device, dtype: torch.dtype, should_stop: ShouldStop | None = None
+) -> EmojiBackbone:
     """Loads the backbone from a folder with ``config.json``, ``model.safetensors`` and ``pixels.safetensors``."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_config(folder)
     if config.get("format") != 1:
         raise SSDError(f"{folder} has emoji-scenes format {config.get('format')}, this release reads format 1")
-    model_file = folder / "model.safetensors"
-    model, pixels = _read(model_file), _read(folder / "pixels.safetensors")
+    model, pixels = Checkpoint.open(folder, "model.safetensors"), Checkpoint.open(folder, "pixels.safetensors")
     try:
-        with torch.random.fork_rng(devices=[]):  # construction draws initial weights; the caller's state stays
-            backbone = EmojiBackbone(config, hashlib.sha256(model_file.read_bytes()).hexdigest())
+        with torch.device("meta"):
+            backbone = EmojiBackbone(config, hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest())
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise SSDError(
             f"{folder / 'config.json'} has a missing or wrong field ({type(error).__name__}: {error}); "
             "reinstall the extension or fetch its repository again"
         ) from error
-    renamed = {name.replace("embed.", "embedding.", 1): t for name, t in model.items()}
-    _fill(backbone, {**renamed, **{f"pixels.{name}": t for name, t in pixels.items()}}, folder)
-    backbone.to(device=device, dtype=dtype)
-    backbone.pixels.float()  # pixels stay in float32, whatever the backbone computes in
+    own = {name: name for name in backbone.pixels.state_dict()}
+    # Pixels stay in float32, whatever the backbone computes in.
+    fill(backbone.pixels, pixels, own, dtype=torch.float32, device=device, should_stop=should_stop)
+    names = [name for name in backbone.state_dict() if not name.startswith("pixels.")]
+    plan = {name: name.replace("embedding.", "embed.", 1) for name in names}
+    fill(backbone, model, plan, dtype=dtype, device=device, should_stop=should_stop)
     return backbone.requires_grad_(False).eval()
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except FileNotFoundError as error:
-        raise SSDError(f"{path} is missing; reinstall the extension or fetch its repository again") from error
-    except (OSError, SafetensorError) as error:
-        raise SSDError(f"cannot read {path}: {error}; the file is damaged, reinstall the extension") from error
-
-
-def _fill(backbone: EmojiBackbone, tensors: dict[str, Tensor], folder: Path) -> None:
-    expected = backbone.state_dict()
-    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-    wrong = [n for n in expected.keys() & tensors.keys() if expected[n].shape != tensors[n].shape]
-    if missing or extra or wrong:
-        raise SSDError(
-            f"{folder} does not match its config.json: missing {missing}, unexpected {extra}, wrong shape {wrong}"
-        )
-    backbone.load_state_dict(tensors)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import Checkpoint, Plan, fill, fingerprint_of
-from ..errors import SSDError
+from ..errors import ShouldStop, SSDError
 from ..sampling import Sampling
 from ..stream import Stream
 from ..transformer import Decoder, RMSNorm
@@ -155,7 +155,9 @@ class Emu3Backbone(Backbone):
         return self.pixels.encode(images)
 
 
-def load_emu3(folder: Path, device: torch.device, dtype: torch.dtype) -> Emu3Backbone:
+def load_emu3(
+    folder: Path, device: torch.device, dtype: torch.dtype, should_stop: ShouldStop | None = None
+) -> Emu3Backbone:
     """Loads either layout (see ``emu3_files``); the picture tokenizer stays in float32.
 
     Raises SSDError for a config.json with wrong fields, for missing or damaged files and for tensors that do not fit.
@@ -174,7 +176,7 @@ def load_emu3(folder: Path, device: torch.device, dtype: torch.dtype) -> Emu3Bac
         counters = training_counters(own.tensors)
         names = pixels_plan(backbone.pixels, own.tensors, original)
         fill(backbone.pixels, own, names, dtype=torch.float32, device=device, ignorable=counters)
-        fill(backbone, checkpoint, plan, dtype=dtype, device=device)
+        fill(backbone, checkpoint, plan, dtype=dtype, device=device, should_stop=should_stop)
     else:
         names = {f"pixels.{name}": key for name, key in pixels_plan(backbone.pixels, keys, original).items()}
         fill(
@@ -185,6 +187,7 @@ def load_emu3(folder: Path, device: torch.device, dtype: torch.dtype) -> Emu3Bac
             device=device,
             keep_float32=("pixels.",),
             ignorable=training_counters(keys),
+            should_stop=should_stop,
         )
     backbone.fingerprint = fingerprint_of(checkpoint, plan)
     return backbone.requires_grad_(False).eval()

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checkpoint import Checkpoint, Source, fill, fingerprint_of
-from ..errors import SSDError
+from ..errors import ShouldStop, SSDError
 from ..sampling import Sampling
 from ..stream import Stream
 from ..transformer import Decoder, RMSNorm
@@ -189,7 +189,9 @@ _LAYOUTS = {
 }
 
 
-def load_janus(folder: Path, device: torch.device, dtype: torch.dtype) -> JanusBackbone:
+def load_janus(
+    folder: Path, device: torch.device, dtype: torch.dtype, should_stop: ShouldStop | None = None
+) -> JanusBackbone:
     """Loads either layout. Raises SSDError for what is missing, damaged or of another model."""
     config = read_config(folder)
     layout = _LAYOUTS[config["model_type"]]
@@ -207,6 +209,7 @@ def load_janus(folder: Path, device: torch.device, dtype: torch.dtype) -> JanusB
         device=device,
         keep_float32=(_PIXELS,),
         ignorable=layout.ignorable,
+        should_stop=should_stop,
     )
     backbone.fingerprint = fingerprint_of(
         checkpoint, {name: source for name, source in plan.items() if not name.startswith(_PIXELS)}

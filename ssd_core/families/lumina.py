@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import Checkpoint, Plan, Source, fill, fingerprint_of
-from ..errors import SSDError
+from ..errors import ShouldStop, SSDError
 from ..sampling import Sampling
 from ..stream import Stream
 from ..transformer import Decoder, DecoderSpec, RMSNorm
@@ -181,7 +181,9 @@ def trained_grids(pixels: int) -> tuple[tuple[int, int], ...]:
     return tuple((h * _CODES_PER_SIZE, w * _CODES_PER_SIZE) for h, w in sizes)
 
 
-def load_lumina(folder: Path, device: torch.device, dtype: torch.dtype) -> LuminaBackbone:
+def load_lumina(
+    folder: Path, device: torch.device, dtype: torch.dtype, should_stop: ShouldStop | None = None
+) -> LuminaBackbone:
     """Loads the original folder (config.json, tokenizer.json, shards and index) with vqgan.safetensors in it.
 
     Raises SSDError for what is missing, damaged or of another model.
@@ -206,7 +208,7 @@ def load_lumina(folder: Path, device: torch.device, dtype: torch.dtype) -> Lumin
     plan = _plan(shape.decoder)
     with torch.device("meta"):
         backbone = LuminaBackbone(shape, tokenizer, pixels)
-    fill(backbone, checkpoint, plan, dtype=dtype, device=device, ignorable=_IGNORABLE)
+    fill(backbone, checkpoint, plan, dtype=dtype, device=device, ignorable=_IGNORABLE, should_stop=should_stop)
     backbone.fingerprint = fingerprint_of(checkpoint, plan)
     return backbone.requires_grad_(False).eval()
 

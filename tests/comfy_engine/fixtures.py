@@ -49,9 +49,9 @@ def comfy(comfy_server: ComfyServer) -> Iterator[Client]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Show the server's log with a failure."""
+    """Show the servers' logs with the failure of a test that may have used them."""
     outcome = yield
     report = outcome.get_result()
-    if report.failed:
+    if report.failed and (item.get_closest_marker("comfy") or item.get_closest_marker("browser")):
         for server in item.config.stash.get(RUNNING, []):
             report.sections.append((f"ComfyUI at {server.url}", server.log()))

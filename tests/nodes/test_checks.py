@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -28,7 +30,8 @@ def graph(pack):
             ),
         }  # fmt: skip
         for name, values in changes.items():
-            prompt.setdefault(name, node("SSDLoadBackbone"))["inputs"].update(values)
+            kind, inputs = values if isinstance(values, tuple) else ("SSDLoadBackbone", values)
+            prompt.setdefault(name, node(kind))["inputs"].update(inputs)
         return queued(prompt, at)
 
     return build
@@ -38,7 +41,7 @@ def graph(pack):
 def said(pack, graph):
     """The answer to a graph with changes at the sampler."""
     checks = pack("checks")
-    return lambda **changes: checks.answer(checks.run, graph(**changes))
+    return lambda **changes: checks.answer(checks.drawing_node, graph(**changes))
 
 
 def test_a_graph_that_works_is_let_through(said):
@@ -55,6 +58,7 @@ def test_a_graph_that_works_is_let_through(said):
         ({"keep_rows": 4}, "connect tokens"),
         ({"keep_rows": 24, "tokens": ["x", 0], "grid": "24x24"}, "from 0 to 23"),
         ({"keep_rows": 16, "tokens": ["x", 0], "grid": "16x24"}, "cannot draw 16x24"),
+        ({"keep_rows": 32, "tokens": ["x", 0]}, "from 0 to 31"),
         ({"positive": "a cat and a zebra"}, "'zebra'"),
         ({"negative": "zebras"}, "'zebras'"),
         ({"cfg": -0.2}, "cfg must be -1"),
@@ -68,14 +72,14 @@ def test_a_graph_that_cannot_work_is_refused_with_the_reason(said, change, words
 
 
 def test_what_comes_over_a_link_is_left_to_the_run(said):
-    links = {name: ["elsewhere", 0] for name in ("positive", "negative", "grid", "cfg")}
+    links = {name: ["elsewhere", 0] for name in ("positive", "negative", "grid", "cfg", "keep_rows")}
     assert said(sampler=links) is True
     assert said(sampler={"backbone": ["elsewhere", 0], "grid": "99x99"}) is True
 
 
 def test_without_a_graph_there_is_nothing_to_say(pack):
     checks = pack("checks")
-    assert checks.answer(checks.run, None) is True
+    assert checks.answer(checks.drawing_node, None) is True
     assert checks.answer(checks.heads_loader, None, "built in") is True
     assert checks.answer(checks.encoder, None) is True
 
@@ -87,6 +91,115 @@ def test_heads_loaded_for_another_choice_are_refused(said):
     assert said(other=same, heads={"backbone": ["other", 0]}) is True
     odd = {"backbone": BUILT_IN, "precision": "bfloat16"}
     assert said(other=odd, heads={"backbone": ["other", 0], "heads": "none (training-free)"}) is True
+
+
+def test_equal_choices_under_two_names_are_the_same_backbone(said, comfy, tiny_model):
+    shutil.copytree(tiny_model, comfy.base / "models" / "ar_backbones" / "owner" / "tiny")
+    for one, other in ((BUILT_IN, BUILT_IN), ("owner/tiny", "owner\\tiny")):
+        answer = said(
+            backbone={"backbone": one, "precision": "auto"},
+            other={"backbone": other, "precision": "float32"},  # what auto is on a CPU
+            heads={"backbone": ["other", 0]},
+            sampler={"positive": ["elsewhere", 0], "negative": ["elsewhere", 0]},
+        )
+        assert answer is True
+
+
+@pytest.mark.parametrize("name", ["backbone", "precision"])
+def test_a_choice_that_comes_over_a_link_is_left_to_the_run(said, name):
+    other = {"backbone": BUILT_IN, "precision": "bfloat16", name: ["elsewhere", 0]}
+    assert said(other=other, heads={"backbone": ["other", 0]}) is True
+
+
+# --- keep_rows against the tokens that are connected ---
+
+
+def test_rows_are_counted_in_the_tokens_of_another_sampler(said):
+    def answer(rows, **first):
+        other = {"backbone": ["backbone", 0], "grid": "auto", **first}
+        return said(first=("SSDSampler", other), sampler={"keep_rows": rows, "tokens": ["first", 1]})
+
+    assert answer(23) is True
+    assert "from 0 to 23" in answer(24)
+    assert "from 0 to 15" in answer(16, grid="16x16")
+    assert answer(16, grid="24x24") is True
+    assert answer(16, grid="nonsense") is True  # that node's own check tells
+    assert "from 0 to 31" in answer(32, grid=["elsewhere", 0])
+
+
+def test_rows_are_counted_through_a_chain_of_samplers_and_a_circle_does_no_harm(said):
+    first = {"backbone": ["backbone", 0], "grid": "16x16"}
+    second = {"backbone": ["backbone", 0], "grid": "auto", "tokens": ["first", 1]}
+    chain = {"first": ("SSDSampler", first), "second": ("SSDSampler", second)}
+    assert "from 0 to 15" in said(**chain, sampler={"keep_rows": 16, "tokens": ["second", 1]})
+    circle = {"second": ("SSDSampler", {**second, "tokens": ["second", 1]})}
+    assert said(**circle, sampler={"keep_rows": 16, "tokens": ["second", 1]}) is True
+
+
+def test_rows_are_counted_in_encoded_and_in_saved_tokens(pack, said, comfy):
+    tokens = pack("core").core("tokens")
+    codes = torch.zeros(1, 16, 16, dtype=torch.int64)
+    tokens.save_tokens(comfy.base / "input" / "small.safetensors", tokens.ARTokens(codes))
+    sources = {
+        "encode": ("SSDEncodeImage", {"grid": "16x16"}),
+        "load": ("SSDLoadTokens", {"file": "small.safetensors"}),
+    }
+    for name, source in sources.items():
+        node = {name: source}
+        assert "from 0 to 15" in said(**node, sampler={"keep_rows": 16, "tokens": [name, 0]})
+        assert said(**node, sampler={"keep_rows": 15, "tokens": [name, 0]}) is True
+        assert "tokens have 16x16" in said(**node, sampler={"grid": "24x24", "tokens": [name, 0]})
+    gone = ("SSDLoadTokens", {"file": "gone.safetensors"})
+    assert said(load=gone, sampler={"keep_rows": 16, "tokens": ["load", 0]}) is True  # the loader's check tells
+
+
+# --- what a hand-written graph may hold ---
+
+
+@pytest.mark.parametrize("value", [None, 5, True, {"a": 1}])
+def test_strange_values_are_refused_in_words(pack, graph, value):
+    checks = pack("checks")
+    texts = [
+        checks.answer(checks.backbone_loader, graph("backbone", backbone={"backbone": value}), value),
+        checks.answer(checks.backbone_loader, graph("backbone", backbone={"precision": value}), BUILT_IN),
+        checks.answer(checks.heads_loader, graph("heads", heads={"heads": value}), value),
+        checks.answer(checks.verification, graph("rounds", rounds=("SSDVerification", {"preset": value}))),
+    ]
+    assert [text for text in texts if not isinstance(text, str)] == []
+
+
+@pytest.mark.parametrize("name", ["cfg", "temperature", "top_k", "top_p", "keep_rows"])
+def test_what_comfyui_itself_reports_is_not_reported_twice(said, name):
+    assert said(sampler={name: "many"}) is True
+
+
+def test_numbers_that_make_no_schedule_are_refused_at_their_node(pack, graph):
+    checks = pack("checks")
+    values = {
+        "preset": "custom", "mode": "rolling", "window_rows": 1, "tolerance": 0.0, "rounds": 2, "rows_per_block": 1,
+        "incremental_rounds": 0, "commit": "fused",
+    }  # fmt: skip
+
+    def answer(**changes):
+        return checks.answer(checks.verification, graph("rounds", rounds=("SSDVerification", {**values, **changes})))
+
+    assert answer() is True
+    assert answer(mode="rounds", rows_per_block=5) is True
+    assert "tolerance" in answer(tolerance=float("nan"))
+    assert answer(tolerance=["elsewhere", 0], mode="rolling") is True
+    assert "mode must be one of" in answer(mode="waves")
+
+
+@pytest.mark.parametrize("prefix", ["../out", "a/../../out", "/absolute/out", "", ".", "a/.."])
+def test_a_prefix_that_leaves_the_output_folder_is_refused(pack, graph, prefix):
+    checks = pack("checks")
+    assert "inside ComfyUI's output folder" in checks.answer(checks.tokens_saver, prefix)
+
+
+@pytest.mark.parametrize("prefix", ["SSD", "tokens/SSD", "a/../b", "%year%-%month%/SSD", "../output/SSD"])
+def test_a_prefix_inside_the_output_folder_is_fine(pack, graph, prefix):
+    checks = pack("checks")
+    assert checks.answer(checks.tokens_saver, prefix) is True
 
 
 # --- the loaders ---------------------------------------------------------------------------------------------------
@@ -116,7 +229,7 @@ def test_heads_must_have_been_trained_for_the_connected_backbone(pack, graph, he
 
     for fine in ("built in", "none (training-free)", "fits.safetensors"):
         assert said(fine) is True
-    assert "trained for another (width 64" in said("wide.safetensors")
+    assert "trained for features of width 64 (another)" in said("wide.safetensors")
     assert "0123456789ab" in said("old.safetensors")
     assert facts.fingerprint[:12] in said("old.safetensors")
     assert "there is no heads file" in said("gone.safetensors")
@@ -147,7 +260,7 @@ def test_a_backbone_must_be_there_and_known(pack, graph, comfy):
 def test_what_is_wrong_with_the_backbone_is_told_once_at_its_loader(pack, graph):
     checks = pack("checks")
     sampler = graph(backbone={"backbone": "gone"})
-    assert checks.answer(checks.run, sampler) is True
+    assert checks.answer(checks.drawing_node, sampler) is True
     assert checks.answer(checks.heads_loader, graph("heads", backbone={"backbone": "gone"}), "built in") is True
 
 

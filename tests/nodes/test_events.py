@@ -76,14 +76,17 @@ def test_a_failure_after_the_last_row_shows_no_result(comfy, channel):
     assert comfy.sent[-1][1]["result"] is None
 
 
-@pytest.mark.parametrize("info", [None, {}, {"workflow": None}, {"workflow": {}}])
+STRANGE = [None, {}, [], "text", {"workflow": None}, {"workflow": {}}, {"workflow": "text"}, {"workflow": [1]}]
+
+
+@pytest.mark.parametrize("info", STRANGE)
 def test_a_prompt_without_a_workflow_has_no_workflow_id(pack, info):
     address = pack("host.events").RunAddress.of(SimpleNamespace(unique_id="3", extra_pnginfo=info))
     assert address.workflow is None
 
 
-def test_the_bar_counts_rows_forward_only_and_ends_at_its_maximum(pack, comfy):
+def test_the_bar_takes_one_step_a_row_forward_only_and_ends_at_its_maximum(pack, comfy):
     progress = pack("host.progress").RowProgress(4)
     for done in (0, 1, 1, 3, 2, 4):
         progress.reached(done)
-    assert comfy.progress == [(0, 4), (1, 4), (3, 4), (4, 4)]
+    assert comfy.progress == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]

@@ -113,6 +113,12 @@ def test_tokens_outside_the_two_folders_are_refused(pack, folders, comfy, name):
         folders.tokens_file(name)
 
 
+@pytest.mark.parametrize("name", ["a.safetensors [temp]", "x" * 5000, "nul\0.safetensors"])
+def test_names_that_cannot_be_files_are_refused_in_words(pack, folders, name):
+    with pytest.raises(pack("errors").NodeError, match="there is no tokens file"):
+        folders.tokens_file(name)
+
+
 def test_a_stamp_changes_with_any_file_and_only_then(folders, backbones):
     folder = model(backbones / "one")
     weights = folder / "model.safetensors"
@@ -126,6 +132,26 @@ def test_a_stamp_changes_with_any_file_and_only_then(folders, backbones):
     third = folders.stamp(folder)
     other = folders.stamp(model(backbones / "two"))
     assert len({first, second, third, other}) == 4
+
+
+def test_a_stamp_follows_links_and_ignores_hidden_files(folders, backbones, tmp_path):
+    folder, part = model(backbones / "one"), tmp_path / "part"
+    part.mkdir()
+    (folder / "part").symlink_to(part, target_is_directory=True)
+    first = folders.stamp(folder)
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "lock").touch()
+    (folder / ".lock").touch()
+    assert folders.stamp(folder) == first
+    (part / "vision.safetensors").touch()
+    assert folders.stamp(folder) != first
+
+
+def test_a_stamp_below_a_hidden_folder_still_sees_the_files(folders, tmp_path):
+    folder = model(tmp_path / ".git" / "one")
+    first = folders.stamp(folder)
+    (folder / "model.safetensors").touch()
+    assert folders.stamp(folder) != first
 
 
 def test_a_stamp_of_one_file(folders, tmp_path):

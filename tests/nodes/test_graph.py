@@ -31,6 +31,9 @@ def test_constants_links_and_the_other_end(graph):
     assert sampler.connected("grid")
     assert not sampler.connected("tokens")
     assert not sampler.connected("positive")
+    assert sampler.has_constant("positive")
+    assert not sampler.has_constant("grid")
+    assert not sampler.has_constant("seed")
     assert sampler.linked("backbone", "SSDLoadBackbone").constant("backbone") == "x"
 
 
@@ -67,13 +70,23 @@ def test_the_graph_of_the_request_is_the_one_that_is_seen(graph):
     assert asyncio.run(both()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"prompt": "text"}])
+@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"prompt": "1 text"}])
 def test_a_request_without_a_graph_does_no_harm(graph, body):
     def look():
         assert graph._remember(body) is body
         return graph.queued_node("1")
 
     assert contextvars.Context().run(look) is None
+
+
+def test_a_graph_that_another_extension_exchanges_later_is_the_one_that_counts(graph):
+    def look():
+        body = {"prompt": {"1": node("SSDLoadBackbone", backbone="old")}}
+        graph._remember(body)
+        body["prompt"] = {"1": node("SSDLoadBackbone", backbone="new")}
+        return graph.queued_node("1").constant("backbone")
+
+    assert contextvars.Context().run(look) == "new"
 
 
 def test_a_node_that_is_not_in_the_graph_is_unknown(graph):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import itertools
 import json
@@ -31,17 +30,6 @@ def slow_picture(**sampler: Any) -> Prompt:
     prompt = picture(**{"grid": "24x24", "heads": NO_HEADS, "seed": next(seeds), **sampler})
     del prompt["report"]
     return prompt
-
-
-def canvas_picture(page: ComfyPage, node: str) -> Image.Image:
-    """What lies on the widget's canvas, cut to the painted part (one picture)."""
-    data = page.page.evaluate(
-        """id => app.graph.getNodeById(Number(id)).widgets.find((widget) => widget.name === "ssd_live")
-                 .element.querySelector("canvas").toDataURL("image/png")""",
-        node,
-    )
-    image = Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGBA")
-    return image.crop(image.getchannel("A").getbbox()).convert("RGB")
 
 
 def output_picture(page: ComfyPage, node: str) -> Image.Image:
@@ -104,12 +92,54 @@ def test_the_picture_grows(open_page: Any, frontend: str, renderer: str) -> None
     assert end["label"] == end["text"]
     assert end["ground"] < 0.01
     assert end["colours"] > early["colours"]
-    assert difference(canvas_picture(page, sampler), output_picture(page, ids["image"])) < 6
+    assert difference(page.widget_picture(sampler), output_picture(page, ids["image"])) < 6
 
     after = page.workflow()
     assert ours(after) == ours(before), "nothing of the run is saved"
     assert "data:image" not in json.dumps(after)
     assert abs(len(json.dumps(after)) - len(json.dumps(before))) < 200, "PreviewImage may note its size, no more"
+
+
+@pytest.mark.parametrize(("frontend", "renderer"), SURFACES)
+def test_a_template_is_opened_and_run(open_page: Any, frontend: str, renderer: str) -> None:
+    page = open_page(frontend, renderer)
+    page.page.evaluate("() => app.extensionManager.command.execute('Comfy.BrowseTemplates')")
+    card = page.page.get_by_test_id("template-workflow-text_to_image")
+    card.locator("img").first.wait_for(timeout=60_000)
+    page.page.wait_for_function(
+        """() => document.querySelector("[data-testid='template-workflow-text_to_image'] img").naturalWidth === 640""",
+        timeout=60_000,
+    )
+    page.screenshot(f"{frontend} {renderer} templates")
+    card.locator("img").first.click()
+    page.page.wait_for_function("() => app.graph.nodes.some((node) => node.type === 'SSDSampler')", timeout=60_000)
+    page.settle()
+    sampler = page.page.evaluate("() => String(app.graph.nodes.find((node) => node.type === 'SSDSampler').id)")
+    page.page.evaluate(
+        """([id, seed]) => {
+            app.graph.getNodeById(Number(id)).widgets.find((widget) => widget.name === "seed").value = seed;
+        }""",
+        [sampler, next(seeds)],
+    )
+    assert page.look(sampler)["text"] == IDLE
+    page.run()
+    page.wait_for(sampler, r"^row \d+/24 .* left$", shown=True)
+    page.screenshot(f"{frontend} {renderer} template during")
+    page.wait_for(sampler, r"^24 rows .* fewer than plain", shown=True)
+    page.pause(0.3)
+    assert page.look(sampler)["ground"] < 0.01
+
+
+@pytest.mark.parametrize(("frontend", "renderer"), BOTH_RENDERERS)
+def test_the_wheel_over_the_picture_zooms_the_graph(open_page: Any, frontend: str, renderer: str) -> None:
+    page = open_page(frontend, renderer)
+    sampler = page.load_prompt(slow_picture())["sampler"]
+    seen = page.look(sampler)
+    page.page.mouse.move((seen["left"] + seen["right"]) / 2, (seen["top"] + seen["bottom"]) / 2)
+    before = page.page.evaluate("app.canvas.ds.scale")
+    page.page.mouse.wheel(0, -240)
+    page.pause(0.5)
+    assert page.page.evaluate("app.canvas.ds.scale") > before * 1.05
 
 
 @pytest.mark.parametrize(("frontend", "renderer"), BOTH_RENDERERS)
@@ -154,8 +184,8 @@ def test_two_samplers_in_one_graph(open_page: Any, frontend: str, renderer: str)
     page.pause(0.3)
     page.screenshot(f"{frontend} {renderer} two samplers")
     for node, image in zip(nodes, [ids["image"], ids["image 2"]], strict=True):
-        assert difference(canvas_picture(page, node), output_picture(page, image)) < 6
-    assert difference(canvas_picture(page, nodes[0]), canvas_picture(page, nodes[1])) > 10
+        assert difference(page.widget_picture(node), output_picture(page, image)) < 6
+    assert difference(page.widget_picture(nodes[0]), page.widget_picture(nodes[1])) > 10
 
 
 @pytest.mark.parametrize(("frontend", "renderer"), BOTH_RENDERERS)

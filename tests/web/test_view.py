@@ -11,7 +11,9 @@ pytestmark = pytest.mark.browser
 
 ROWS = COLS = 24
 GROUND = (0x16, 0x17, 0x1A)
-TAKE = "async ([seq, accepted, options]) => { fake.take(await fake.event(seq, accepted, options)); await fake.painted() }"
+TAKE = """
+async ([seq, accepted, options]) => { fake.take(await fake.event(seq, accepted, options)); await fake.painted() }
+"""
 
 
 class FakePage:
