@@ -127,9 +127,9 @@ def test_what_is_missing_is_told(folder: Path, capsys: pytest.CaptureFixture[str
     captured = capsys.readouterr()
     assert "on disk" in captured.out
     assert "missing      see the error below" in captured.out
-    assert "pixels.safetensors is missing" in captured.err
+    assert "lacks weights: expected pixels.safetensors" in captured.err
     assert main(["inspect", str(folder), "--json"]) == 2
-    assert "pixels.safetensors is missing" in json.loads(capsys.readouterr().out)["problem"]
+    assert "lacks weights: expected pixels.safetensors" in json.loads(capsys.readouterr().out)["problem"]
 
 
 def test_no_model_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
