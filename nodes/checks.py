@@ -117,11 +117,10 @@ def drawing_node(node: QueuedNode | None) -> None:
                 f"grid is {grid[0]}x{grid[1]}, but the connected tokens have {given[0]}x{given[1]} codes; set it to "
                 "'auto', or connect tokens of that size"
             )
-    # Where the size of the tokens cannot be known yet, no picture of this backbone has more rows than its largest.
-    rows = (grid or given or (max(size[0] for size in facts.grids),))[0]
-    if not 0 <= keep_rows < rows:
+    size = grid or given
+    if size is not None and not 0 <= keep_rows < size[0]:
         raise NodeError(
-            f"keep_rows must be from 0 to {rows - 1}, so that at least one of {rows} rows is left to draw; got "
+            f"keep_rows must be from 0 to {size[0] - 1}, so that at least one of {size[0]} rows is left to draw; got "
             f"{keep_rows}"
         )
     for name in ("positive", "negative"):

@@ -134,7 +134,7 @@ class ComfyPage:
 
     def close(self) -> None:
         """Stop what still runs here, so that the next test finds an idle server, and close the window."""
-        for path, body in (("/queue", {"clear": True}), ("/interrupt", {})):
+        for path, body in (("/queue", {"clear": True}), ("/interrupt", {}), ("/probe/hold", {})):
             self._post(path, body)
         self.page.context.close()
         self._wait_empty(time.sleep)
@@ -193,6 +193,14 @@ class ComfyPage:
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
+    def hold(self, row: int, **which: str) -> None:
+        """Runs of this server wait in their middle once `row` rows are final (comfy_engine/probe/hold.py)."""
+        self._post("/probe/hold", {"row": row, **which})
+
+    def release(self) -> None:
+        """Let what waits go on."""
+        self._post("/probe/hold", {})
+
     def run(self) -> None:
         """Press Run; returns when the server has taken the prompt."""
         self.page.evaluate("() => app.queuePrompt(0)")
@@ -202,6 +210,13 @@ class ComfyPage:
     def look(self, node: str) -> dict[str, Any] | None:
         """What the widget of a node shows now; None if there is no such node or widget (see LOOK)."""
         seen: dict[str, Any] | None = self.page.evaluate(LOOK, node)
+        return seen
+
+    def settled(self, node: str) -> dict[str, Any]:
+        """What the widget of a node shows when its marks have faded."""
+        self.pause(0.6)
+        seen = self.look(node)
+        assert seen is not None
         return seen
 
     def widget_picture(self, node: str) -> Image.Image:

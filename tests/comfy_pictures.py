@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from comfy_engine.build import build
+from comfy_engine.fixtures import PROBE
 from comfy_engine.server import ComfyServer, chromium
 from comfy_page import ARGUMENTS, ComfyPage
 from PIL import Image
-from playwright.sync_api import Browser, WebSocketRoute, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 import dev
 
@@ -35,6 +35,9 @@ BARE = """
 .side-tool-bar-container, .side-toolbar-container, .workflow-tabs-container, .comfyui-body-top, .comfyui-body-left,
 .actionbar-container, .graph-canvas-panel [class*="absolute"], .p-toast, .comfy-menu, .p-panel
 { visibility: hidden !important; }
+"""
+BARE_ON = """
+css => document.head.append(Object.assign(document.createElement("style"), { id: "bare", textContent: css }))
 """
 BOX = """
 () => {
@@ -53,31 +56,12 @@ id => { app.graph.getNodeById(Number(id)).widgets.find((widget) => widget.name =
 """
 
 
-def open_page(browser: Browser, server: ComfyServer, rows: int | None = None) -> ComfyPage:
-    """A large window in Nodes 2.0. With `rows` the page hears nothing more once that many rows are final."""
+def open_page(browser: Browser, server: ComfyServer) -> ComfyPage:
+    """A large window in Nodes 2.0."""
     window = browser.new_context(viewport={"width": 2200, "height": 1500}, device_scale_factor=2)
     page = ComfyPage(window.new_page(), server.url, True, Path(tempfile.gettempdir()))
-    if rows is not None:
-        page.page.route_web_socket(re.compile(r"/ws\b"), lambda socket: freeze(socket, rows))
     page.open()
     return page
-
-
-def freeze(socket: WebSocketRoute, rows: int) -> None:
-    """Pass messages on until a run has that many final rows: time to take its picture."""
-    over = False
-
-    def pass_on(message: str | bytes) -> None:
-        nonlocal over
-        if over:
-            return
-        socket.send(message)
-        if isinstance(message, str):
-            event = json.loads(message)
-            images = event["data"].get("images", []) if event["type"] == "ssd.rows" else []
-            over = any(image["rows_accepted"] >= rows for image in images)
-
-    socket.connect_to_server().on_message(pass_on)
 
 
 def load(page: ComfyPage, name: str) -> list[str]:
@@ -90,7 +74,7 @@ def load(page: ComfyPage, name: str) -> list[str]:
 def graph_picture(page: ComfyPage) -> Image.Image:
     """The graph as it is on the screen, nothing else."""
     page.page.mouse.move(1100, 1495)  # over nothing that opens
-    style = page.page.add_style_tag(content=BARE)
+    page.page.evaluate(BARE_ON, BARE)
     page.page.evaluate("() => { app.canvas.ds.offset[1] += 80 / app.canvas.ds.scale; app.canvas.setDirty(true, true) }")
     page.pause(0.5)
     box = page.page.evaluate(BOX)
@@ -101,7 +85,7 @@ def graph_picture(page: ComfyPage) -> Image.Image:
         "height": box["height"] + 2 * MARGIN,
     }
     image = Image.open(io.BytesIO(page.page.screenshot(clip=clip))).convert("RGB")
-    style.evaluate("element => element.remove()")
+    page.page.evaluate("() => document.querySelector('#bare').remove()")
     return image
 
 
@@ -149,8 +133,9 @@ def make_growing(browser: Browser, server: ComfyServer) -> None:
     page.run()
     page.wait_for(sampler, r"^\d+ rows", timeout=900)
     page.close()
-    page = open_page(browser, server, rows=14)
+    page = open_page(browser, server)
     (sampler,) = load(page, name)
+    page.hold(14)
     page.run()
     page.wait_for(sampler, r"^row 1[5-9]/", shown=True)
     page.pause(1.0)
@@ -168,7 +153,7 @@ def main(wanted: list[str]) -> int:
             # A server each: what one workflow has drawn would come out of the cache for the next, unseen.
             with (
                 tempfile.TemporaryDirectory() as base,
-                ComfyServer(engine, Path(base), frontend=engine.newest_frontend) as server,
+                ComfyServer(engine, Path(base), frontend=engine.newest_frontend, custom_nodes=[PROBE]) as server,
             ):
                 if name == "text_to_image":
                     make_growing(browser, server)

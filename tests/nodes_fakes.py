@@ -42,6 +42,8 @@ class FakeComfy:
         self.device = torch.device("cpu")
         self.bf16, self.fp16 = True, True
         self.stop = False
+        self.polls = 0
+        self.stop_at: int | None = None
         self.loads: list[tuple[list[Any], dict[str, Any]]] = []
         self.sent: list[tuple[str, dict[str, Any], str]] = []
         self.progress: list[tuple[int, int]] = []
@@ -70,7 +72,8 @@ class FakeComfy:
 
     def _management(self) -> dict[str, Any]:
         def throw_if_interrupted() -> None:
-            if self.stop:
+            self.polls += 1
+            if self.stop or self.polls == self.stop_at:
                 self.stop = False
                 raise InterruptProcessingException
 

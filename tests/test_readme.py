@@ -14,6 +14,8 @@ from ssd_core.families import load_backbone
 from ssd_core.families.emoji import EmojiBackbone
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+INSTALL = {"cd ComfyUI/custom_nodes", "git clone https://github.com/OWNER/spatial-speculative-decoding"}
+"""All commands that are not Python's: how the extension gets into ComfyUI by hand."""
 
 
 def blocks(repository: Path, language: str) -> list[str]:
@@ -27,7 +29,8 @@ def blocks(repository: Path, language: str) -> list[str]:
 def commands(repository: Path, start: list[str]) -> list[list[str]]:
     """The arguments of every shell command that begins with `start`."""
     lines = [shlex.split(line, comments=True) for block in blocks(repository, "bash") for line in block.splitlines()]
-    assert all(line[:1] in (["python"], ["python3"]) for line in lines if line)
+    others = {shlex.join(line) for line in lines if line and line[0] not in ("python", "python3")}
+    assert others <= INSTALL
     found = [line[len(start) :] for line in lines if line[: len(start)] == start]
     assert found
     return found
@@ -64,7 +67,7 @@ def test_python_block_runs_and_prints_what_it_says(repository, capsys):
 
 
 def test_error_texts_of_the_troubleshooting_table_exist(repository):
-    files = [repository / "dev.py", *(repository / "ssd_core").rglob("*.py")]
+    files = [repository / "dev.py", *(repository / "ssd_core").rglob("*.py"), *(repository / "nodes").rglob("*.py")]
     source = "".join(file.read_text(encoding="utf-8") for file in files)
     # What Python puts together from several literals and values stands apart in the source.
     source = re.sub(r'"\s*\n\s*f?"', "", source)
@@ -83,6 +86,13 @@ def test_local_links_and_pictures_exist(repository, name):
     text = (repository / name).read_text(encoding="utf-8")
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
     assert [target for target in targets if not (repository / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_to_sections_lead_somewhere(repository, name):
+    text = (repository / name).read_text(encoding="utf-8")
+    headings = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ ([\w -]+)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
 
 
 def test_no_figure_is_left_open(repository):

@@ -77,7 +77,10 @@ def load_backbone(choice: str, precision: str) -> BackboneHandle:
         stop.poll()
         with torch.inference_mode(False):  # weights made in inference mode could never be trained with
             backbone = core().load_backbone(
-                backbone_source(choice), device=memory.offload_device(), dtype=memory.compute_dtype(precision)
+                backbone_source(choice),
+                device=memory.offload_device(),
+                dtype=memory.compute_dtype(precision),
+                should_stop=stop.poll,
             )
         stop.poll()
         return BackboneHandle(choice, key, memory.patcher_of(backbone))

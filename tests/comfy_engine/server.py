@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -95,6 +98,7 @@ class ComfyServer:
                 env=self._environment,
                 stdout=None if self._log_to_console else log,
                 stderr=None if self._log_to_console else subprocess.STDOUT,
+                preexec_fn=end_with_parent,
             )
 
     def _wait(self, timeout: float) -> None:
@@ -158,6 +162,17 @@ class ComfyServer:
         found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None
         return int(found.group(1)) * 1024
+
+
+def _parent_death_signal() -> Callable[[], None] | None:
+    """What a child calls to be ended when we are, however that comes (a killed test run stops no server); Linux only."""
+    if sys.platform != "linux":
+        return None
+    control, set_death_signal = ctypes.CDLL(None).prctl, 1
+    return lambda: control(set_death_signal, signal.SIGTERM)
+
+
+end_with_parent = _parent_death_signal()
 
 
 def free_port() -> int:

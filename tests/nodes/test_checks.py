@@ -58,7 +58,6 @@ def test_a_graph_that_works_is_let_through(said):
         ({"keep_rows": 4}, "connect tokens"),
         ({"keep_rows": 24, "tokens": ["x", 0], "grid": "24x24"}, "from 0 to 23"),
         ({"keep_rows": 16, "tokens": ["x", 0], "grid": "16x24"}, "cannot draw 16x24"),
-        ({"keep_rows": 32, "tokens": ["x", 0]}, "from 0 to 31"),
         ({"positive": "a cat and a zebra"}, "'zebra'"),
         ({"negative": "zebras"}, "'zebras'"),
         ({"cfg": -0.2}, "cfg must be -1"),
@@ -124,7 +123,7 @@ def test_rows_are_counted_in_the_tokens_of_another_sampler(said):
     assert "from 0 to 15" in answer(16, grid="16x16")
     assert answer(16, grid="24x24") is True
     assert answer(16, grid="nonsense") is True  # that node's own check tells
-    assert "from 0 to 31" in answer(32, grid=["elsewhere", 0])
+    assert answer(99, grid=["elsewhere", 0]) is True  # not known before the run
 
 
 def test_rows_are_counted_through_a_chain_of_samplers_and_a_circle_does_no_harm(said):

@@ -94,6 +94,16 @@ def test_stop_is_heard_while_loading(pack, models, comfy):
     assert models.load_backbone(BUILT_IN, "auto").module.codes == 512
 
 
+def test_stop_is_heard_in_the_middle_of_loading(pack, models, comfy):
+    models.load_backbone(BUILT_IN, "auto")
+    asked = comfy.polls
+    assert asked > 20  # once a tensor
+    comfy.polls, comfy.stop_at = 0, asked // 2
+    with pytest.raises(pack("host.stop").Stopped):
+        models.load_backbone(BUILT_IN, "auto")
+    assert comfy.polls == asked // 2
+
+
 def test_facts_need_no_weights_and_are_looked_up_once(models):
     facts = models.backbone_facts(BUILT_IN)
     assert all(weight.device.type == "meta" for weight in facts.parameters())

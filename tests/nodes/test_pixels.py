@@ -60,20 +60,18 @@ def test_room_is_made_for_one_picture_whatever_the_batch(comfy, pixels, backbone
 
 @pytest.mark.parametrize("way", ["decode", "encode"])
 def test_stop_is_asked_before_every_picture(pack, comfy, pixels, backbone, codes, way):
-    model, seen = backbone.module, []
-    for name in ("decode_pixels", "encode_pixels"):
+    model, name, seen = backbone.module, f"{way}_pixels", []
+    real = getattr(model, name)
 
-        def watched(value, real=getattr(model, name)):
-            seen.append(len(value))
-            comfy.stop = len(seen) == 2  # pressed while the second picture is worked on
-            return real(value)
+    def watched(value):
+        seen.append(len(value))
+        comfy.stop = len(seen) == 2  # pressed while the second picture is worked on
+        return real(value)
 
-        object.__setattr__(model, name, watched)
+    object.__setattr__(model, name, watched)
+    settings = {"decode": (codes,), "encode": (torch.rand(3, 128, 128, 3), (16, 16), "crop")}[way]
     with pytest.raises(pack("host.stop").Stopped):
-        if way == "decode":
-            pixels.decode(backbone, codes)
-        else:
-            pixels.encode(backbone, torch.rand(3, 128, 128, 3), (16, 16), "crop")
+        getattr(pixels, way)(backbone, *settings)
     assert seen == [1, 1]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import comfy_engine.server
 import pytest
 from comfy_engine.build import Engine
-from comfy_engine.fixtures import RUNNING, small_environment
+from comfy_engine.fixtures import PROBE, RUNNING, small_environment
 from comfy_engine.server import ComfyServer
 from comfy_page import ARGUMENTS, ComfyPage, artifacts_folder
 
@@ -22,11 +22,14 @@ OpenPage = Callable[..., ComfyPage]
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A headless Chromium (or Chrome) of this machine, driven by Playwright."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[comfy]' brings Playwright")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:  # not in the extra `dev`: only these tests need it
+        pytest.fail("got no Playwright, expected it; pip install -e '.[dev,comfy]'")
     path = comfy_engine.server.chromium()
     if path is None:
         pytest.fail("got no Chromium or Chrome on the PATH, expected one; on Debian: apt install chromium")
-    with playwright.sync_playwright() as driver:
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
@@ -60,7 +63,9 @@ def newest_server(
     """Like `comfy_server`, with the newest frontend in place of its own."""
     base = tmp_path_factory.mktemp("comfy-newest")
     frontend = built_comfy.newest_frontend
-    with ComfyServer(built_comfy, base, frontend=frontend, environment=small_environment()) as server:
+    with ComfyServer(
+        built_comfy, base, frontend=frontend, environment=small_environment(), custom_nodes=[PROBE]
+    ) as server:
         pytestconfig.stash.setdefault(RUNNING, []).append(server)
         yield server
 

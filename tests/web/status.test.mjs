@@ -4,22 +4,22 @@ import { seconds, statusLine, statusLines } from "../../web/js/live/status.js";
 import { reduce } from "../../web/js/live/store.js";
 import { begin, end, event, image } from "./events.mjs";
 
-const grid = { rows: 24, cols: 24, fewer: 5.79 };
+const grid = { rows: 24, cols: 24, fewer: 5.79, tokens_per_second: 158.3 };
 const cells = (accepted, more = {}) => ({ ...image(accepted), rows_accepted: Math.floor(accepted / 24), ...more });
 const running = (more = {}) => {
-    const first = reduce(undefined, begin({ ...grid, fewer: null }), 0);
+    const first = reduce(undefined, begin({ ...grid, fewer: null, tokens_per_second: null }), 0);
     const next = event(9, { ...grid, images: [cells(301)], forwards: 52, acceptance: 0.712, elapsed: 1.9, eta: 2.1, ...more });
     return reduce(first, next, 1).runs[0];
 };
 
 test("the line of a run under way", () => {
-    assert.equal(statusLine(running()), "row 13/24 · 52 forwards · 71 % accepted · 5.8× fewer than plain · 2.1 s left");
+    assert.equal(statusLine(running()), "row 13/24 · 52 forwards · 71 % accepted · 5.8× fewer than plain · 158 tokens/s · 2.1 s left");
 });
 
 test("the line of a finished run", () => {
     const last = end(9, { ...grid, images: [cells(576)], forwards: 99, acceptance: 0.71, elapsed: 3.42 });
     const [run] = reduce(undefined, last, 0).runs;
-    assert.equal(statusLine(run), "24 rows · 99 forwards · 71 % accepted · 5.8× fewer than plain · 3.4 s");
+    assert.equal(statusLine(run), "24 rows · 99 forwards · 71 % accepted · 5.8× fewer than plain · 158 tokens/s · 3.4 s");
 });
 
 test("stop, error and a lost end say where", () => {
@@ -30,8 +30,13 @@ test("stop, error and a lost end say where", () => {
 });
 
 test("unknown numbers are left out", () => {
-    assert.equal(statusLine(running({ acceptance: null, eta: null, fewer: null, forwards: 0 })), "row 13/24 · 0 forwards");
+    assert.equal(statusLine(running({ acceptance: null, eta: null, fewer: null, tokens_per_second: null, forwards: 0 })), "row 13/24 · 0 forwards");
     assert.match(statusLine(running({ forwards: 1 })), /· 1 forward ·/);
+});
+
+test("slow runs tell tenths of a token", () => {
+    assert.match(statusLine(running({ tokens_per_second: 1.26 })), / · 1\.3 tokens\/s · /);
+    assert.match(statusLine(running({ tokens_per_second: 9.96 })), / · 10 tokens\/s · /);
 });
 
 test("the last row is not passed", () => {

@@ -117,7 +117,7 @@ def test_corrected_cells_are_marked_and_fade(fake: FakePage) -> None:
 def test_idle_running_done(fake: FakePage) -> None:
     assert fake.text() == "The picture appears here row by row."
     fake.take(50, 301)
-    assert fake.text() == "row 13/24 · 50 forwards · 71 % accepted · 6.0× fewer than plain · 2.1 s left"
+    assert fake.text() == "row 13/24 · 50 forwards · 71 % accepted · 6.0× fewer than plain · 158 tokens/s · 2.1 s left"
     assert fake.page.evaluate("fake.view.canvas.getAttribute('aria-label')") == fake.text()
     assert fake.page.evaluate("fake.view.canvas.getAttribute('role')") == "img"
     fake.take(60, 576, pictureRows=24, more={"kind": "end", "status": "done"})

@@ -12,6 +12,8 @@ import torch
 from aiohttp import web
 from server import PromptServer
 
+from . import hold  # noqa: F401 - adds its own route
+
 NODE_CLASS_MAPPINGS: dict[str, Any] = {}
 ORIGINALS: dict[str, Any] = {}
 OURS = ("EmojiBackbone", "SpatialHeads")
@@ -73,4 +75,4 @@ async def quiet(request: web.Request) -> web.Response:
 
 def drawing_quietly(*arguments: Any, **options: Any) -> Any:
     """The decoder's `generate` without a listener."""
-    return ORIGINALS["generate"](*arguments, **{**options, "on_rows": None})
+    return ORIGINALS["generate"](*arguments, **{**options, "on_rows": None, "on_progress": None})

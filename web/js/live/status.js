@@ -8,6 +8,9 @@ export function seconds(value) {
     return `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
 
+/** Tokens a second: whole numbers where they say enough. */
+const speed = (value) => (value < 9.95 ? value.toFixed(1) : String(Math.round(value)));
+
 const counted = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 /** The row that is being worked on, counted from 1: the slowest picture's. */
@@ -16,7 +19,7 @@ export function currentRow(run) {
     return Math.min(Math.min(...finished, run.rows) + 1, run.rows);
 }
 
-/** Like "row 13/24 · 39 forwards · 71 % accepted · 5.8× fewer than plain · 2.1 s left". */
+/** Like "row 13/24 · 39 forwards · 71 % accepted · 5.8× fewer than plain · 158 tokens/s · 2.1 s left". */
 export function statusLine(run) {
     const row = `row ${currentRow(run)}/${run.rows}`;
     const where = {
@@ -36,6 +39,7 @@ export function statusLine(run) {
     // Plain decoding is not compared with itself, and before a few codes are final there is nothing to compare.
     const telling = run.label !== "plain" && run.fewer !== null && (run.status === "done" || run.fewer >= 1);
     if (telling) parts.push(`${run.fewer.toFixed(1)}× fewer than plain`);
+    if (run.tokensPerSecond) parts.push(`${speed(run.tokensPerSecond)} tokens/s`);
     if (run.status === "running") {
         if (run.eta !== null) parts.push(`${seconds(run.eta)} left`);
     } else {

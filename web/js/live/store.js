@@ -23,6 +23,7 @@
  * @property {number} forwards
  * @property {number|null} fewer how many times fewer forwards than plain decoding, counted on what is final by now
  * @property {number|null} acceptance
+ * @property {number|null} tokensPerSecond codes of all pictures
  * @property {number} elapsed seconds
  * @property {number|null} eta seconds
  * @property {number} updated time of the last event, ms
@@ -104,6 +105,7 @@ function runOf(event, before, now) {
         forwards: number(event.forwards, 0),
         fewer: number(event.fewer, null),
         acceptance: number(event.acceptance, null),
+        tokensPerSecond: number(event.tokens_per_second, null),
         elapsed: number(event.elapsed, 0),
         eta: number(event.eta, null),
         updated: now,
