@@ -165,7 +165,7 @@ class ComfyServer:
 
 
 def _parent_death_signal() -> Callable[[], None] | None:
-    """What a child calls to be ended when we are, however that comes (a killed test run stops no server); Linux only."""
+    """What a child calls to be ended when we are, even if we are killed and cannot end it; Linux only."""
     if sys.platform != "linux":
         return None
     control, set_death_signal = ctypes.CDLL(None).prctl, 1
