@@ -42,7 +42,7 @@ def sampler_seconds(run: Run) -> float:
 def measured(client: Client, prompt: Prompt) -> tuple[float, float, int]:
     """One run: wall seconds of the sampler, CPU seconds of the server, events received."""
     before = client.get("/probe/cpu")["cpu_seconds"]
-    run = client.run(prompt)
+    run = client.run(prompt, 600)
     after = client.get("/probe/cpu")["cpu_seconds"]
     assert run.end == "execution_success", run.of("execution_error")
     return sampler_seconds(run), after - before, len(run.of("ssd.rows"))
@@ -76,7 +76,7 @@ def overhead(client: Client, pairs: int, **settings: Any) -> dict[str, Any]:
 
 def stop_latency(client: Client, times: int, **settings: Any) -> dict[str, Any]:
     """Seconds from pressing Stop to `execution_interrupted`, at `times` moments spread over a run."""
-    whole = client.run(graphs.picture(seed=1000, **settings))
+    whole = client.run(graphs.picture(seed=1000, **settings), 600)
     end = whole.of("ssd.rows")[-1]
     latencies = []
     for number in range(times):
@@ -87,11 +87,11 @@ def stop_latency(client: Client, times: int, **settings: Any) -> dict[str, Any]:
                 event.kind == "ssd.rows" and event.data["prompt_id"] == prompt_id and event.data["forwards"] >= wanted
                 for event in events
             ),
-            120,
+            600,
         )
         pressed = time.monotonic()
         client.interrupt()
-        run = client.wait(prompt_id)
+        run = client.wait(prompt_id, 600)
         if run.end == "execution_interrupted":  # not when Stop came too late
             latencies.append(next(event.at for event in run.events if event.kind == run.end) - pressed)
     forward = end["elapsed"] / end["forwards"]
@@ -126,7 +126,7 @@ def main() -> None:
                 ],
                 "stop": [
                     stop_latency(client, options.stops, grid="24x24"),
-                    stop_latency(client, options.stops, grid="32x32", batch_size=4),
+                    stop_latency(client, options.stops, grid="24x24", batch_size=4),
                 ],
             }
     print(json.dumps(figures, indent=1))

@@ -21,8 +21,8 @@ from .emoji_score import draw_specs
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
 FIRST = (
-    "two apples on a beach", "a cat on grass", "a rocket at night",
-    "a fish underwater", "a red heart on a blue background", "a house and a tree on grass",
+    "a rocket at night", "an apple on a beach", "two dogs on a blue background",
+    "a star on a yellow background", "a tree on grass", "a red heart",
 )  # fmt: skip
 
 

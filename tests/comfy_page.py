@@ -9,7 +9,7 @@ import os
 import re
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,17 +234,25 @@ class ComfyPage:
 
         `shown`: and until the picture is painted where a person can see it.
         """
+        self.wait_for_one([node], condition, shown, timeout)
+        seen = self.look(node)
+        assert seen is not None
+        return seen
+
+    def wait_for_one(self, nodes: Sequence[str], condition: str, shown: bool = False, timeout: float = 240.0) -> str:
+        """Like `wait_for` with several nodes: the first one that fits."""
         end = time.monotonic() + timeout
-        seen = None
+        looks: dict[str, dict[str, Any] | None] = {}
         while time.monotonic() < end:
-            seen = self.look(node)
-            if seen and re.search(condition, seen["text"]) and (not shown or (seen["shown"] and seen["painted"])):
-                return seen
-            if seen and "failed at" in seen["text"]:
+            looks = {node: self.look(node) for node in nodes}
+            for node, seen in looks.items():
+                if seen and re.search(condition, seen["text"]) and (not shown or (seen["shown"] and seen["painted"])):
+                    return node
+            if any(seen and "failed at" in seen["text"] for seen in looks.values()):
                 break
             self.pause(0.03)
         self.screenshot("timeout")
-        raise AssertionError(f"the widget of node {node} shows {seen}, expected {condition!r} within {timeout} s")
+        raise AssertionError(f"the widgets show {looks}, expected {condition!r} within {timeout:.0f} s")
 
     def wait_idle(self) -> None:
         """Wait until the server has nothing left to do."""

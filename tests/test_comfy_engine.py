@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from comfy_engine import build as building
 from comfy_engine.build import Engine, build, is_complete, locked, recipe, stamp, torchvision_release, unpack
 from comfy_engine.client import RefusedError, Run, decode
-from comfy_engine.server import free_port, link
+from comfy_engine.server import ComfyServer, ServerError, free_port, is_free, link
 
 import dev
 
@@ -159,6 +160,17 @@ def test_ports_are_free_and_links_lead_where_they_should(tmp_path):
     for _ in range(2):
         link(tmp_path / "a link", tmp_path / "folder")
     assert (tmp_path / "a link" / "file").read_text(encoding="utf-8") == "here"
+
+
+def test_a_port_that_is_taken_is_said_so_before_anything_starts(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert not is_free(port)
+        with pytest.raises(ServerError, match=f"port {port} is in use"):
+            ComfyServer(Engine(tmp_path / "no engine"), tmp_path / "base", port=port).start()
+    assert is_free(port)
 
 
 def test_messages_are_read_as_comfyui_writes_them():

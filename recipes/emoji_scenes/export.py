@@ -1,6 +1,6 @@
 """Step 6: writes the shipped files from the checkpoints, in float16, each replaced whole.
 
-Run: ``python -m recipes.emoji_scenes.export --guidance 3``.
+Run: ``python -m recipes.emoji_scenes.export --guidance 2 --top-p 0.985``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_weights(module: nn.Module, path: Path) -> None:
     print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB")
 
 
-def write_config(path: Path, guidance: float, temperature: float) -> None:
+def write_config(path: Path, guidance: float, temperature: float, top_p: float) -> None:
     """Writes ``config.json``: the model's shape, its vocabulary and the sampling defaults."""
     config = {
         "model_type": "emoji-scenes",
@@ -48,7 +48,7 @@ def write_config(path: Path, guidance: float, temperature: float) -> None:
         "pixels": SHAPE,
         "plurals": PLURALS,
         "stop_words": list(STOP_WORDS),
-        "defaults": {"guidance": guidance, "temperature": temperature, "top_k": 0, "top_p": 1.0},
+        "defaults": {"guidance": guidance, "temperature": temperature, "top_k": 0, "top_p": top_p},
     }
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -58,11 +58,12 @@ def write_config(path: Path, guidance: float, temperature: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=MODEL_CHECKPOINT)
-    parser.add_argument("--guidance", type=float, default=3.0)
+    parser.add_argument("--guidance", type=float, default=2.0)
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-p", type=float, default=0.985)
     options = parser.parse_args()
     ASSETS.mkdir(parents=True, exist_ok=True)
-    write_config(ASSETS / "config.json", options.guidance, options.temperature)
+    write_config(ASSETS / "config.json", options.guidance, options.temperature, options.top_p)
     write_weights(load_average(options.checkpoint), ASSETS / "model.safetensors")
     write_weights(load_tokenizer(), ASSETS / "pixels.safetensors")
 

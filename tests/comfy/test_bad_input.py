@@ -106,6 +106,8 @@ def test_keep_rows_out_of_range(comfy):
     del prompt["image"], prompt["report"]  # ComfyUI would queue what is right and leave out what is wrong
     for keep in (16, 100):
         refused(comfy, changed(prompt, "again", keep_rows=keep), "again", "keep_rows", str(keep), "15")
+        # The size is that of the tokens, which the graph tells before anything is drawn.
+        refused(comfy, changed(prompt, "again", keep_rows=keep, grid="auto"), "again", "keep_rows", str(keep))
     refused(comfy, changed(prompt, "again", keep_rows=-1), "again", "-1")
 
 
@@ -141,7 +143,7 @@ def test_a_number_out_of_range(comfy, name, value):
     [("tolerance", math.nan), ("tolerance", -1.0), ("window_rows", 0), ("rounds", 17), ("rows_per_block", 6)],
 )
 def test_a_verification_out_of_range(comfy, name, value):
-    wrong(comfy, picture(preset="custom", **{name: value}), ("verification", "sampler"), name)
+    refused(comfy, picture(preset="custom", **{name: value}), "verification", name)
 
 
 @pytest.mark.parametrize(("name", "value"), [("preset", "fast"), ("mode", "both"), ("commit", "never")])
@@ -198,7 +200,9 @@ def test_a_missing_connection(comfy):
 def test_weights_with_nan_end_as_an_error_not_as_a_picture(comfy, models):
     prompt = picture(backbone="nan", heads=graphs.NO_HEADS)
     run = failed(comfy, prompt, "sampler", "NaN or infinity", "logits")
-    assert run.of("ssd.rows")[-1]["status"] == "failed"
+    events = run.of("ssd.rows")
+    assert [event["kind"] for event in events].count("begin") == [event["kind"] for event in events].count("end") == 1
+    assert (events[-1]["kind"], events[-1]["status"]) == ("end", "failed")
     assert comfy.run(picture(seed=603)).end == "execution_success"
 
 
@@ -212,11 +216,8 @@ def test_tokens_of_another_size_than_asked_for(comfy):
     prompt = picture(seed=604)
     prompt["again"] = changed(prompt, "sampler", tokens=["sampler", 1], grid="24x24", keep_rows=4)["sampler"]
     prompt["again image"] = node("PreviewImage", images=["again", 0])
-    run = comfy.run(prompt)
-    assert run.end == "execution_error"
-    assert run.error["node_id"] == "again"
-    assert "16" in run.error["exception_message"]
-    assert "24" in run.error["exception_message"]
+    del prompt["image"], prompt["report"]
+    wrong(comfy, prompt, ("again",), "16", "24")
 
 
 def test_heads_and_sampler_with_different_precisions(comfy):

@@ -118,7 +118,8 @@ def test_progress_rises_a_step_a_row_and_ends_at_its_maximum(comfy):
     values = [step["value"] for step in progress]
     assert values == sorted(values)
     assert values[-1] == 16
-    assert len(set(values)) >= 4
+    # One forward of this window finishes two rows at most: no step is left out.
+    assert max(late - early for early, late in itertools.pairwise(values)) <= 2
 
 
 def test_comfyui_shows_no_second_picture(comfy):
@@ -196,16 +197,3 @@ def test_a_reloaded_page_hears_the_rest_of_the_run(comfy, comfy_server):
         (image,) = events[0]["images"]
         assert image["accepted"] > 0
         assert decoded(image["mosaic"], "png").size == (32, 32)
-
-
-def test_a_failed_run_ends_as_failed(comfy):
-    """Rows to keep that the tokens do not have: only known once the tokens are there."""
-    prompt = picture(seed=110)
-    prompt["again"] = changed(prompt, "sampler", tokens=["sampler", 1], grid="24x24", keep_rows=20)["sampler"]
-    prompt["again image"] = graphs.node("PreviewImage", images=["again", 0])
-    run = comfy.run(prompt)
-    assert run.end == "execution_error"
-    assert run.error["node_id"] == "again"
-    events = run.of("ssd.rows", "again")
-    assert [event["kind"] for event in events] in ([], ["begin", "end"])
-    assert all(event["status"] == "failed" for event in events[1:])

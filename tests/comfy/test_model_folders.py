@@ -20,7 +20,7 @@ pytestmark = pytest.mark.comfy
 
 @pytest.fixture(scope="module")
 def second_root(built_comfy, tmp_path_factory):
-    """A client of a server with models in its own folders and in a second root, which has names of its own."""
+    """A client of a server with models in its own folders and in a second root; and the server's own folder."""
     folder = tmp_path_factory.mktemp("models")
     root = folder / "large disk"
     for target in (root / "backbones" / "owner" / "scenes", folder / "base" / "models" / "ar_backbones" / "local"):
@@ -33,7 +33,7 @@ def second_root(built_comfy, tmp_path_factory):
     base = folder / "base"
     server = ComfyServer(built_comfy, base, model_paths=paths, environment=small_environment(), custom_nodes=[PROBE])
     with server, connected(server.url) as client:
-        yield client
+        yield client, base
 
 
 def choices(client, node, name):
@@ -42,8 +42,9 @@ def choices(client, node, name):
 
 
 def test_both_roots_are_listed_the_built_in_model_first(second_root):
-    assert choices(second_root, "SSDLoadBackbone", "backbone") == ["emoji scenes (built in)", "local", "owner/scenes"]
-    assert choices(second_root, "SSDLoadHeads", "heads") == [
+    client, _ = second_root
+    assert choices(client, "SSDLoadBackbone", "backbone") == ["emoji scenes (built in)", "local", "owner/scenes"]
+    assert choices(client, "SSDLoadHeads", "heads") == [
         "built in",
         "mine/scenes.safetensors",
         "none (training-free)",
@@ -51,31 +52,31 @@ def test_both_roots_are_listed_the_built_in_model_first(second_root):
 
 
 def test_models_of_both_roots_draw_the_built_in_models_picture(second_root):
+    client, _ = second_root
+
     def drawn(backbone, heads):
-        run = second_root.run(picture(backbone=backbone, heads=heads, seed=701))
+        run = client.run(picture(backbone=backbone, heads=heads, seed=701))
         assert run.end == "execution_success"
-        return np.asarray(Image.open(io.BytesIO(second_root.view(run.images("image")[0]))))
+        return np.asarray(Image.open(io.BytesIO(client.view(run.images("image")[0]))))
 
     built_in = drawn("emoji scenes (built in)", "built in")
     for backbone in ("owner/scenes", "local", "owner\\scenes"):  # workflows from Windows have the other separator
         assert np.array_equal(drawn(backbone, "mine/scenes.safetensors"), built_in), backbone
 
 
-def test_a_model_that_comes_later_is_found_without_a_restart(second_root, tmp_path_factory):
-    base = next(tmp_path_factory.getbasetemp().glob("models*/base"))
+def test_a_model_that_comes_later_is_found_without_a_restart(second_root):
+    client, base = second_root
     shutil.copytree(ASSETS, base / "models" / "ar_backbones" / "newcomer")
-    assert "newcomer" in choices(second_root, "SSDLoadBackbone", "backbone")
-    assert (
-        second_root.run(picture(backbone="newcomer", heads="none (training-free)", seed=702)).end == "execution_success"
-    )
+    assert "newcomer" in choices(client, "SSDLoadBackbone", "backbone")
+    assert client.run(picture(backbone="newcomer", heads="none (training-free)", seed=702)).end == "execution_success"
 
 
-def test_a_changed_file_is_read_again(second_root, tmp_path_factory):
+def test_a_changed_file_is_read_again(second_root):
     """The loader's cache key hangs on the files: a graph that has run before sees a model that was exchanged."""
-    base = next(tmp_path_factory.getbasetemp().glob("models*/base"))
+    client, base = second_root
     prompt = picture(backbone="local", heads="none (training-free)", seed=703)
-    assert "backbone" in second_root.run(prompt).executed
-    assert second_root.run(prompt).executed == []
+    assert "backbone" in client.run(prompt).executed
+    assert client.run(prompt).executed == []
     file = base / "models" / "ar_backbones" / "local" / "model.safetensors"
     file.write_bytes(file.read_bytes())
-    assert "backbone" in second_root.run(prompt).executed
+    assert "backbone" in client.run(prompt).executed

@@ -114,8 +114,11 @@ def test_loading_us_is_quiet(comfy_server):
         assert not (LINK_NAME in line and ("Error" in line or "Traceback" in line or "Warning" in line)), line
 
 
-def test_what_is_not_ours_is_not_served(comfy):
-    """The web folder is the only one that a browser reaches."""
+@pytest.mark.parametrize("prefix", ["/extensions", "/api/workflow_templates"])
+@pytest.mark.parametrize(
+    "way", ["../", "..%2F", "%2e%2e/", "%2e%2e%2f", "..\\", "/", "docs/../../", "%2Fetc%2Fpasswd%00"]
+)
+def test_nothing_outside_our_web_and_workflow_folders_is_served(comfy, prefix, way):
     with pytest.raises(RefusedError) as refused:
-        comfy.request(f"/extensions/{urllib.parse.quote(LINK_NAME)}/../pyproject.toml")
-    assert refused.value.status == 404
+        comfy.request(f"{prefix}/{urllib.parse.quote(LINK_NAME)}/{way}pyproject.toml")
+    assert refused.value.status in (400, 403, 404)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from comfy_engine import graphs
 from comfy_engine.graphs import picture
+from comfy_engine.pictures import pixels
 
 pytestmark = pytest.mark.comfy
 
-# Plain decoding of four large pictures: long enough to be stopped at any point.
+# Sixteen checks of every row of four large pictures: long enough to be stopped at any point.
 LONG = {"preset": "custom", "mode": "rounds", "rounds": 16, "grid": "32x32", "batch_size": 4, "heads": graphs.NO_HEADS}
-# Far more than one forward takes, far less than the run; the measured latency is in benchmarks/comfy_overhead.py.
-QUICK = 3.0
+# What the way through sockets, threads and ComfyUI's own end of a run may take on a busy machine, in seconds. The
+# measured latency is in benchmarks/comfy_overhead.py.
+SLACK = 1.5
+
+
+def check_quick(run, pressed):
+    """Stop took the rest of one forward, and at most another one."""
+    interrupted = next(event.at for event in run.events if event.kind == "execution_interrupted")
+    end = run.of("ssd.rows")[-1]
+    forward = end["elapsed"] / end["forwards"]
+    assert interrupted - pressed < 2 * forward + SLACK
 
 
 def started(comfy, prompt_id, forwards=3):
@@ -28,20 +39,15 @@ def started(comfy, prompt_id, forwards=3):
     comfy.listener.wait(drawing, 120)
 
 
-def pixels(comfy, run, node="image"):
-    return [comfy.view(image) for image in run.images(node)]
-
-
 def test_stop_ends_the_run_at_once_and_the_next_one_is_whole(comfy):
     before = comfy.run(picture(seed=201))
     stopped = comfy.queue(picture(seed=202, **LONG))
     started(comfy, stopped)
     pressed = time.monotonic()
     comfy.interrupt()
-    run = comfy.wait(stopped, QUICK + 20)
-    ended = next(event.at for event in run.events if event.kind == "execution_interrupted")
+    run = comfy.wait(stopped)
     assert run.end == "execution_interrupted"
-    assert ended - pressed < QUICK
+    check_quick(run, pressed)
     events = run.of("ssd.rows")
     assert (events[-1]["kind"], events[-1]["status"]) == ("end", "stopped")
     assert [event["kind"] for event in events].count("end") == 1
@@ -52,15 +58,14 @@ def test_stop_ends_the_run_at_once_and_the_next_one_is_whole(comfy):
     again = comfy.run(picture(seed=201))
     assert again.end == "execution_success"
     assert "sampler" in again.executed
-    assert pixels(comfy, again) == pixels(comfy, before)
+    assert np.array_equal(pixels(comfy, again), pixels(comfy, before))
 
 
 def test_of_two_queued_prompts_only_the_first_is_stopped(comfy):
     first = comfy.queue(picture(seed=203, **LONG))
     second = comfy.queue(picture(seed=204))
-    running, waiting = comfy.queued()
-    assert (running, waiting) == ([first], [second])
     started(comfy, first)
+    assert comfy.queued() == ([first], [second])
     comfy.interrupt(first)
     assert comfy.wait(first).end == "execution_interrupted"
     run = comfy.wait(second)
@@ -81,9 +86,9 @@ def test_compare_stops_too(comfy):
     started(comfy, prompt_id)
     pressed = time.monotonic()
     comfy.interrupt()
-    run = comfy.wait(prompt_id, QUICK + 20)
+    run = comfy.wait(prompt_id)
     assert run.end == "execution_interrupted"
-    assert time.monotonic() - pressed < QUICK
+    check_quick(run, pressed)
     events = run.of("ssd.rows")
     assert [event["status"] for event in events if event["kind"] == "end"] == ["stopped"]
     assert comfy.run(picture(seed=207)).end == "execution_success"

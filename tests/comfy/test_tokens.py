@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import numpy as np
 import pytest
 from comfy_engine.graphs import BUILT_IN, changed, node, picture
+from comfy_engine.pictures import pixels
 from PIL import Image
 from safetensors import safe_open
 
 pytestmark = pytest.mark.comfy
-
-
-def pixels(comfy, run, name="image"):
-    """uint8 [images, height, width, 3] that a node showed."""
-    pictures = [Image.open(io.BytesIO(comfy.view(image))).convert("RGB") for image in run.images(name)]
-    return np.stack([np.asarray(picture) for picture in pictures])
 
 
 def redrawn(first=501, **second):

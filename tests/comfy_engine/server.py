@@ -75,6 +75,8 @@ class ComfyServer:
         for name, folder in self._custom_nodes.items():
             link(self.base / "custom_nodes" / name, folder)
         wanted = self.port
+        if wanted and not is_free(wanted):
+            raise ServerError(f"port {wanted} is in use, perhaps by another ComfyUI; choose another one")
         for attempt in range(START_ATTEMPTS):
             self.port = wanted or free_port()
             self._launch()
@@ -126,7 +128,11 @@ class ComfyServer:
             self._process = None
 
     def __enter__(self) -> ComfyServer:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # Ctrl-C while it starts
+            self.stop()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
@@ -180,6 +186,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def link(place: Path, folder: Path) -> None:
