@@ -161,7 +161,7 @@ def test_a_full_disk(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_incomplete_result_is_told(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del fake.repositories["deepseek-community/Janus-Pro-1B"]["pixels.safetensors"]
     assert run("--into", str(tmp_path), "--yes") == 2
-    assert "pixels.safetensors is missing" in capsys.readouterr().err
+    assert "lacks weights: expected pixels.safetensors" in capsys.readouterr().err
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
