@@ -81,14 +81,14 @@ def test_the_picture_grows(open_page: Any, frontend: str, renderer: str) -> None
 
     page.hold(6)
     page.run()
-    page.wait_for(sampler, r"^row \d+/24 .* tokens/s · .* left$", shown=True)
+    page.wait_for(sampler, r"^row ([7-9]|[12]\d)/24 .* tokens/s · .* left$", shown=True)
     early = page.settled(sampler)
     page.hold(14)
     page.wait_for(sampler, r"^row (1[5-9]|2\d)/24 .* left$")
     later = page.settled(sampler)
     page.screenshot(f"{frontend} {renderer} during")
     for seen in (early, later):
-        assert seen["colours"] > 5
+        assert seen["colours"] >= 4, "sky may be all there is so far"
         rows = int(re.match(r"row (\d+)/", seen["text"])[1]) - 1  # that are final; up to three more are drafted
         assert 1 - (rows + 4) / 24 < seen["ground"] < 1 - rows / 24 + 0.02, seen
     page.release()
@@ -170,7 +170,7 @@ def test_the_page_is_loaded_again_in_the_middle_of_a_run(open_page: Any, fronten
     seen = page.settled(sampler)
     page.screenshot(f"{frontend} {renderer} after reload")
     assert 0 <= seen["ground"] < 0.52
-    assert seen["colours"] > 5
+    assert seen["colours"] >= 4
     page.release()
     page.wait_for(sampler, r"^24 rows", shown=True)
     assert page.settled(sampler)["ground"] < 0.01

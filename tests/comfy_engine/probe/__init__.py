@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import time
@@ -15,7 +16,8 @@ from server import PromptServer
 from . import hold  # noqa: F401 - adds its own route
 
 NODE_CLASS_MAPPINGS: dict[str, Any] = {}
-ORIGINALS: dict[str, Any] = {}
+ORIGINALS: dict[tuple[Any, str], Any] = {}
+TELLING: dict[str, Any] = {"seconds": 0.0, "quiet": False}
 OURS = ("EmojiBackbone", "SpatialHeads")
 
 
@@ -52,27 +54,55 @@ async def state(request: web.Request) -> web.Response:
 
 @PromptServer.instance.routes.get("/probe/cpu")
 async def cpu(request: web.Request) -> web.Response:
-    """CPU seconds of the whole process so far."""
-    return web.json_response({"cpu_seconds": time.process_time()})
+    """CPU seconds so far: of the whole process, of its network thread (which asks this), of our telling of runs."""
+    if not ORIGINALS:
+        meter_telling()
+    seconds = {"process": time.process_time(), "network": time.thread_time(), "telling": TELLING["seconds"]}
+    return web.json_response(seconds)
 
 
 @PromptServer.instance.routes.post("/probe/quiet")
 async def quiet(request: web.Request) -> web.Response:
     """{"quiet": true}: our nodes draw without telling of it (no progress, no events) until {"quiet": false}."""
-    wanted = (await request.json())["quiet"]
-    modules = {
-        name: module for name, module in sys.modules.items() if name.endswith((".ssd_core", ".nodes.host.events"))
-    }
-    decoder = next(module for name, module in modules.items() if name.endswith(".ssd_core"))
-    channel = next(module for name, module in modules.items() if name.endswith(".events")).RowsChannel
     if not ORIGINALS:
-        ORIGINALS.update(generate=decoder.generate, enter=channel.__enter__, leave=channel.__exit__)
-    decoder.generate = drawing_quietly if wanted else ORIGINALS["generate"]
-    channel.__enter__ = (lambda self: self) if wanted else ORIGINALS["enter"]
-    channel.__exit__ = (lambda self, *_: None) if wanted else ORIGINALS["leave"]
+        meter_telling()
+    TELLING["quiet"] = (await request.json())["quiet"]
     return web.json_response({})
 
 
-def drawing_quietly(*arguments: Any, **options: Any) -> Any:
-    """The decoder's `generate` without a listener."""
-    return ORIGINALS["generate"](*arguments, **{**options, "on_rows": None, "on_progress": None})
+def meter_telling() -> None:
+    """Put a clock, and a switch, around everything that tells of a run."""
+    for owner, names in ((ours(".nodes.host.events").RowsChannel, ("__enter__", "rows", "__exit__")),
+                         (ours(".nodes.host.progress").RowProgress, ("__init__", "reached"))):  # fmt: skip
+        for name in names:
+            ORIGINALS[owner, name] = getattr(owner, name)
+            setattr(owner, name, metered(ORIGINALS[owner, name]))
+    decoder = ours(".ssd_core")
+    generate = ORIGINALS[decoder, "generate"] = decoder.generate
+
+    def switched(*arguments: Any, **options: Any) -> Any:
+        silence = {"on_rows": None, "on_progress": None} if TELLING["quiet"] else {}
+        return generate(*arguments, **{**options, **silence})
+
+    decoder.generate = switched
+
+
+def ours(suffix: str) -> Any:
+    """A module of our extension, whose name ComfyUI made from a folder's."""
+    return next(module for name, module in sys.modules.items() if name.endswith(suffix))
+
+
+def metered(method: Any) -> Any:
+    """The method, its CPU time added to TELLING; with quiet it does nothing (and an `__enter__` still gives itself)."""
+
+    @functools.wraps(method)
+    def inner(self: Any, *arguments: Any) -> Any:
+        if TELLING["quiet"]:
+            return self if method.__name__ == "__enter__" else None
+        start = time.thread_time()
+        try:
+            return method(self, *arguments)
+        finally:
+            TELLING["seconds"] += time.thread_time() - start
+
+    return inner
