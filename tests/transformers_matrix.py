@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # run as a script, it sees its own folder alone
 RELEASES = ("==4.50.3", "==4.57.*", ">=5")
 PROMPTS = ["a red cat", "two dogs near a river at night"]
 
