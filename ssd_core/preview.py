@@ -25,13 +25,13 @@ from .report import RowsEvent
 
 Status = Literal["running", "done", "stopped", "failed"]
 
-EVENTS_PER_SECOND = 12.0
+EVENTS_PER_SECOND = 10.0
 """What a live view needs; give it to ``generate``."""
 MOST_IMAGES = 4
 """Of a batch the first few are shown."""
 MOST_PIXELS = 512
 """Longest side of a shown picture."""
-SHARE = 0.02
+SHARE = 0.01
 """Share of a run's seconds that pixel decoding for the view may take."""
 _CONTEXT_ROWS = 2
 """Rows decoded on either side of the new ones. Pixel decoders look further, but what lies further hardly shows."""
