@@ -25,7 +25,7 @@ from .report import RowsEvent
 
 Status = Literal["running", "done", "stopped", "failed"]
 
-EVENTS_PER_SECOND = 10.0
+EVENTS_PER_SECOND = 8.0
 """What a live view needs; give it to ``generate``."""
 MOST_IMAGES = 4
 """Of a batch the first few are shown."""
@@ -37,9 +37,13 @@ _CONTEXT_ROWS = 2
 """Rows decoded on either side of the new ones. Pixel decoders look further, but what lies further hardly shows."""
 _FEW_CODES = 32
 _CODES_AT_ONCE = 1024
+_CLOCK_TICK = 1e-6
+"""Seconds that a clock may be too coarse to see."""
 
 _colours: WeakKeyDictionary[Backbone, Tensor] = WeakKeyDictionary()
 """Mean colour of the codes seen so far, uint8 [codes, 4] with the last channel 255 where known."""
+_paces: WeakKeyDictionary[Backbone, float] = WeakKeyDictionary()
+"""Seconds that one code's pixels took of late."""
 
 
 class Preview:
@@ -59,10 +63,9 @@ class Preview:
         self._kept = keep_rows * grid[1]
         self._clock = clock
         self._spent = 0.0
-        self._last_decoding = 0.0
         self._pixels: list[Tensor | None] = [None] * min(batch, MOST_IMAGES)  # uint8 [height so far, width, 3]
         self._rows = [0] * len(self._pixels)
-        self._last: dict[str, Any] = {}
+        self._last = self._event("begin", "running", [], 0, None, 0.0, 0.0)
 
     def begin(self) -> dict[str, Any]:
         """The event before anything is drawn.
@@ -72,8 +75,11 @@ class Preview:
         if self._backbone not in _colours:
             codes = self._backbone.codes
             _colours[self._backbone] = torch.full((codes, 4), 128, dtype=torch.uint8)
-            self._learn(torch.arange(codes if codes <= _CODES_AT_ONCE else 1))
-        self._last = self._event("begin", "running", [], 0, None, 0.0, 0.0)
+            first = torch.arange(codes if codes <= _CODES_AT_ONCE else 1)
+            self._learn(first)
+            began = self._clock()
+            self._learn(first)
+            _paces[self._backbone] = max(self._clock() - began, _CLOCK_TICK) / len(first)
         return self._last
 
     def rows(self, event: RowsEvent) -> dict[str, Any]:
@@ -100,7 +106,7 @@ class Preview:
     def end(self, status: Status, result: Generation | None = None) -> dict[str, Any]:
         """The last event: with the finished ``result`` the whole picture, otherwise as far as it came."""
         if result is None:
-            images = [{**image, "changed": [], "picture": None} for image in self._last.get("images", [])]
+            images = [{**image, "changed": [], "picture": None} for image in self._last["images"]]
             return {**self._last, "kind": "end", "status": status, "images": images, "eta": None}
         rows, cols = self._grid
         images = [
@@ -152,21 +158,20 @@ class Preview:
         }
 
     def _grow(self, index: int, event: RowsEvent) -> dict[str, Any] | None:
-        """Decodes rows that are newly accepted, if there is time for it; None where nothing is new."""
-        ready, done = event.rows_accepted[index], self._rows[index]
+        """Decodes as many newly accepted rows as there is time for; None where nothing is new."""
+        done = self._rows[index]
         first = max(0, done - 2 * _CONTEXT_ROWS)
-        if ready == done:
+        affordable = (SHARE * event.elapsed - self._spent) / (_paces[self._backbone] * self._grid[1])
+        ready = min(event.rows_accepted[index], first + max(0, int(min(affordable, self._grid[0]))) - _CONTEXT_ROWS)
+        if ready <= done:
             return None
-        if self._spent + self._last_decoding > SHARE * event.elapsed:
-            self._last_decoding /= 2  # one slow decoding must not end the view
-            return None
+        codes = event.codes[index]
+        below = codes[ready : ready + _CONTEXT_ROWS]
+        below = torch.where(below < 0, codes[ready - 1], below)  # drafts, or the row above: no dark edge
+        window = torch.cat((codes[first:ready], below))[None]
         began = self._clock()
         with torch.inference_mode():
-            codes = event.codes[index]
-            below = codes[ready : ready + _CONTEXT_ROWS]
-            below = torch.where(below < 0, codes[ready - 1], below)  # drafts, or the row above: no dark edge
-            window = torch.cat((codes[first:ready], below))[None].to(self._backbone.device)
-            strip = _to_bytes(self._backbone.decode_pixels(window)[0])
+            strip = _to_bytes(self._backbone.decode_pixels(window.to(self._backbone.device))[0])
         cell = strip.shape[0] // window.shape[1]
         strip = strip[: (ready - first) * cell]
         keep_from = max(0, done - _CONTEXT_ROWS)  # the last rows had only drafts below them
@@ -177,8 +182,7 @@ class Preview:
         pixels = self._pixels[index]
         assert pixels is not None
         picture = {"rows": ready, "data": _picture_url(pixels, ready / self._grid[0])}
-        self._spend(began)
-        self._last_decoding = self._clock() - began
+        self._spend(began, window.numel())
         return picture
 
     def _mosaic(self, codes: Tensor, elapsed: float) -> Image.Image:
@@ -196,8 +200,8 @@ class Preview:
         while len(unknown) and self._spent <= SHARE * elapsed:
             began = self._clock()
             self._learn(unknown[:portion])
+            self._spend(began, len(unknown[:portion]))
             unknown = unknown[portion:]
-            self._spend(began)
             portion = min(2 * portion, _CODES_AT_ONCE)  # what was affordable tells what is
         return table
 
@@ -211,8 +215,11 @@ class Preview:
         table[codes, :3] = _to_bytes(middle.float().mean((1, 2)))
         table[codes, 3] = 255
 
-    def _spend(self, began: float) -> None:
-        self._spent += self._clock() - began
+    def _spend(self, began: float, codes: int) -> None:
+        """Books the time since ``began``, which went into the pixels of ``codes``."""
+        seconds = self._clock() - began
+        self._spent += seconds
+        _paces[self._backbone] = (_paces[self._backbone] + seconds / codes) / 2  # one slow moment is no rule
 
 
 def _to_bytes(pixels: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -10,6 +12,8 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from . import stop
+
+_log = logging.getLogger(__name__)
 
 EVENT = "ssd.rows"
 VERSION = 1
@@ -36,7 +40,8 @@ class RunAddress:
 
 class RowsChannel:
     """Sends one run's events: ``begin`` when entered, then ``rows``, and exactly one ``end`` when left, whatever
-    happened. ``preview`` is an ``ssd_core.preview.Preview``."""
+    happened. ``preview`` is an ``ssd_core.preview.Preview``: where it fails, the log says why and the run goes on
+    without pictures on the way."""
 
     def __init__(self, address: RunAddress, preview: Any, label: str = "") -> None:
         self._address = address
@@ -44,14 +49,16 @@ class RowsChannel:
         self._label = label
         self._number = 0
         self._result: Any = None
+        self._failed = False
 
     def __enter__(self) -> RowsChannel:
-        self._send(self._preview.begin())
+        self._tell(self._preview.begin)
         return self
 
     def rows(self, event: Any) -> None:
         """Tells of a moment of the run, an ``ssd_core.RowsEvent``."""
-        self._send(self._preview.rows(event))
+        if not self._failed:
+            self._tell(lambda: self._preview.rows(event))
 
     def finished(self, result: Any) -> None:
         """Keeps the ``ssd_core.Generation`` for the ``end``."""
@@ -60,13 +67,32 @@ class RowsChannel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        status = "failed"
         if kind is None:
-            self._send(self._preview.end("done", self._result))
-        else:
-            self._send(self._preview.end("stopped" if issubclass(kind, stop.Stopped) else "failed"))
+            status = "done"
+            if self._tell(lambda: self._preview.end(status, self._result)):
+                return
+        elif issubclass(kind, stop.Stopped):
+            status = "stopped"
+        self._send(self._preview.end(status))
+
+    def _tell(self, part: Callable[[], dict[str, Any]]) -> bool:
+        """Sends what ``part`` makes. A view that cannot be made is no reason to lose a picture."""
+        try:
+            made = part()
+        except stop.Stopped:
+            raise
+        except Exception:
+            self._failed = True
+            _log.exception("the live view failed; the run goes on without it")
+            return False
+        self._send(made)
+        return True
 
     def _send(self, part: dict[str, Any]) -> None:
         server = PromptServer.instance
+        if server.client_id is None:  # queued by a script that does not listen: nobody else is meant
+            return
         event = {
             "version": VERSION,
             "prompt_id": self._address.prompt_id,

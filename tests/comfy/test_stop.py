@@ -111,3 +111,31 @@ def test_stop_during_the_first_moments(comfy):
     kinds = [event["kind"] for event in run.of("ssd.rows")]
     assert kinds.count("begin") == kinds.count("end")
     assert comfy.run(picture(seed=209)).end == "execution_success"
+
+
+@pytest.mark.parametrize(
+    ("piece", "call", "batch"),
+    [("pixels of an image", 2, 4), ("a tensor of a file", 3, 1), ("a tensor of a file", 20, 1)],
+)
+def test_stop_during_work_that_is_no_forward(comfy, piece, call, batch):
+    """While pixels are decoded or weights are read, Stop waits for the image or tensor at hand, not for the rest."""
+    comfy.free()
+    comfy.request("/probe/aim", {"piece": piece, "call": call})
+    prompt_id = comfy.queue(picture(seed=210, batch_size=batch))
+    deadline = time.monotonic() + 120
+    while comfy.get("/probe/calls")[piece] < call:
+        assert time.monotonic() < deadline, comfy.get("/probe/calls")
+        time.sleep(0.02)
+    pressed = time.monotonic()
+    comfy.interrupt()
+    run = comfy.wait(prompt_id, 30)
+    assert run.end == "execution_interrupted"
+    assert next(event.at for event in run.events if event.kind == run.end) - pressed < SLACK
+    assert comfy.get("/probe/calls")[piece] == call
+    assert not run.images("image")
+    assert all(end["status"] == "stopped" for end in run.of("ssd.rows") if end["kind"] == "end")
+    comfy.request("/probe/aim", {"piece": None, "call": 0})
+    again = comfy.run(picture(seed=210, batch_size=batch))
+    assert again.end == "execution_success"
+    assert len(pixels(comfy, again)) == batch
+    assert comfy.get("/probe/calls")[piece] > call  # the rest was there to be done

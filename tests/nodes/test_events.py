@@ -90,3 +90,32 @@ def test_the_bar_takes_one_step_a_row_forward_only_and_ends_at_its_maximum(pack,
     for done in (0, 1, 1, 3, 2, 4):
         progress.reached(done)
     assert comfy.progress == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("part", ["begin", "rows", "end"])
+def test_a_view_that_fails_costs_no_picture_and_the_log_says_why(comfy, channel, monkeypatch, caplog, part):
+    whole = getattr(Preview, part)
+
+    def fail(self, *arguments):
+        if part == "end" and len(arguments) < 2:  # without a picture to encode
+            return whole(self, *arguments)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Preview, part, fail)
+    with channel() as run:
+        run.rows(rows(1))
+        run.rows(rows(2))
+        run.finished("pictures")
+    assert kinds(comfy)[-1] == ("end", "done")
+    assert [kind for kind, _ in kinds(comfy)].count("end") == 1
+    assert ("rows", "running") not in kinds(comfy) or part == "end"
+    (record,) = caplog.records
+    assert "live view" in record.getMessage()
+    assert "out of memory" in record.exc_text
+
+
+def test_a_prompt_of_nobody_who_listens_is_told_to_nobody(pack, comfy, channel, monkeypatch):
+    monkeypatch.setattr(pack("host.events").PromptServer.instance, "client_id", None)
+    with channel() as run:
+        run.rows(rows(1))
+    assert comfy.sent == []

@@ -13,7 +13,7 @@ import torch
 from aiohttp import web
 from server import PromptServer
 
-from . import hold  # noqa: F401 - adds its own route
+from . import hold, moments  # noqa: F401 - they add their own routes
 
 NODE_CLASS_MAPPINGS: dict[str, Any] = {}
 ORIGINALS: dict[tuple[Any, str], Any] = {}
