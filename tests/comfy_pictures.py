@@ -125,7 +125,7 @@ def make_thumbnail(browser: Browser, server: ComfyServer, name: str) -> None:
 
 
 def make_growing(browser: Browser, server: ComfyServer) -> None:
-    """The first workflow in the middle of its run: README's picture and the workflow's own."""
+    """The first workflow in the middle of its run, README's picture; beside its end, the workflow's own."""
     name = "text_to_image"
     page = open_page(browser, server)
     (sampler,) = load(page, name)
@@ -139,8 +139,12 @@ def make_growing(browser: Browser, server: ComfyServer) -> None:
     page.run()
     page.wait_for(sampler, r"^row 1[5-9]/", shown=True)
     page.pause(1.0)
-    save_thumbnail(page.widget_picture(sampler), name)
+    growing = page.widget_picture(sampler)
     graph_picture(page).quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(WIDGET, optimize=True)
+    page.release()
+    page.wait_for(sampler, r"^\d+ rows", timeout=900)
+    page.pause(1.0)
+    save_thumbnail(beside([growing, page.widget_picture(sampler)]), name)
     page.close()
 
 
