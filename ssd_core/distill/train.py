@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -178,6 +179,7 @@ class _Run:
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses[names.index((direction, offset))] += loss.detach()
         self.ranks.add([losses, *self._gradients()])
+        self._check_losses(losses)
         for direction, offset in names:
             head = self.heads.head(direction, offset)
             torch.nn.utils.clip_grad_norm_(head.parameters(), self.settings.clip)
@@ -185,6 +187,16 @@ class _Run:
                 head.zero_grad(set_to_none=True)
         self.optimizer.step()
         return {head_name(*name): loss for name, loss in zip(names, losses.tolist(), strict=True) if counts[name]}
+
+    def _check_losses(self, losses: Tensor) -> None:
+        """Raises SSDError for NaN and infinity, before they reach the heads."""
+        for name, loss in zip(self.names, losses.tolist(), strict=True):
+            if not math.isfinite(loss):
+                raise SSDError(
+                    f"the loss of {head_name(*name)} is {loss} in step {self.progress.steps + 1}; train again with "
+                    "a lower learning rate"
+                    + ("" if self.work is None else f" (saved state and best heads so far are in {self.work})")
+                )
 
     def _gradients(self) -> list[Tensor]:
         """The gradient of every parameter, zeros where there is none."""
