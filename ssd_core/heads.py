@@ -89,11 +89,25 @@ class SpatialHead(nn.Module):
         self.norm = RMSNorm(hidden, eps=1e-6)
         self.gate_up = nn.Linear(hidden, 4 * hidden, bias=False)  # W1 and W3
         self.down = nn.Linear(2 * hidden, hidden, bias=False)  # W2
-        own = sources // 2 * hidden
-        with torch.no_grad():
-            self.mix.weight.zero_()
-            self.mix.weight[:, own : own + hidden].fill_diagonal_(1.0)
-            self.down.weight.zero_()
+        self._copy_source()
+
+    @torch.no_grad()
+    def _copy_source(self) -> None:
+        hidden = self.norm.weight.shape[0]
+        own = self.mix.weight.shape[1] // hidden // 4 * hidden  # of the features of 1 or 3 positions, then embeddings
+        self.mix.weight.zero_()
+        self.mix.weight[:, own : own + hidden].fill_diagonal_(1.0)
+        self.down.weight.zero_()
+
+    @torch.no_grad()
+    def restart(self, seed: int) -> None:
+        """A new head's weights, the random ones (W1 and W3) from a generator of their own."""
+        self._copy_source()
+        self.norm.weight.fill_(1.0)
+        bound = self.gate_up.weight.shape[1] ** -0.5
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.rand(self.gate_up.weight.shape, generator=generator)
+        self.gate_up.weight.copy_((2 * drawn - 1) * bound)
 
     def forward(self, features: Tensor, embeddings: Tensor) -> Tensor:
         """Features and embeddings [..., sources * hidden] -> predicted pre-norm features [..., hidden]."""
@@ -112,6 +126,19 @@ class SpatialHeads(nn.Module):
         sources = 1 + 2 * spec.neighbours
         self.horizontal = nn.ModuleDict({str(o): SpatialHead(spec.hidden) for o in spec.horizontal})
         self.vertical = nn.ModuleDict({str(o): SpatialHead(spec.hidden, sources) for o in spec.vertical})
+
+    @classmethod
+    def new(cls, spec: HeadsSpec, seed: int) -> SpatialHeads:
+        """Heads to be trained (float32, CPU); one seed gives each head the same weights, whichever others there are."""
+        with torch.device("meta"):
+            heads = cls(spec)
+        heads.to_empty(device="cpu")
+        for direction, offsets in ((heads.horizontal, spec.horizontal), (heads.vertical, spec.vertical)):
+            for offset in offsets:
+                head = direction[str(offset)]
+                assert isinstance(head, SpatialHead)
+                head.restart((seed * 1000 + 2 * offset + (direction is heads.vertical)) % 2**63)
+        return heads
 
     def offsets(self, direction: Direction) -> tuple[int, ...]:
         return self.spec.horizontal if direction == "horizontal" else self.spec.vertical
@@ -135,7 +162,6 @@ def save_heads(heads: SpatialHeads, path: str | Path, dtype: torch.dtype = torch
     tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in heads.state_dict().items()}
     with whole(Path(path)) as partial:
         save_file(tensors, partial, metadata=_metadata(heads.spec))
-        partial.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def update_notes(path: str | Path, notes: dict[str, object]) -> HeadsSpec:
@@ -153,8 +179,6 @@ def update_notes(path: str | Path, notes: dict[str, object]) -> HeadsSpec:
         text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
         file.write(len(text).to_bytes(8, "little") + text)
         shutil.copyfileobj(old, file, 2**24)
-        file.flush()
-        partial.chmod(source.stat().st_mode & 0o777)
     return new
 
 

@@ -20,6 +20,7 @@ def whole(path: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
+        partial.chmod(0o644)  # safetensors writes files that only their owner can read
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -205,7 +205,7 @@ def test_a_stop_keeps_what_there_is(toy: ToyBackbone, shards: list[Samples], tmp
 
 
 def test_other_heads_of_the_start_file_stay(toy: ToyBackbone, shards: list[Samples], tmp_path: Path) -> None:
-    """Heads can be trained in turn where memory does not hold all: the second file has both, the first ones untouched."""
+    """Heads trained in turn, where memory does not hold all: the second file has both, the first ones untouched."""
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
     train_file(toy, shards, first, Wanted((), (1, 2), 1), SETTINGS, work=tmp_path / "a")
     train_file(toy, shards, second, Wanted((1,), (), 0), SETTINGS, work=tmp_path / "b", start_from=first)

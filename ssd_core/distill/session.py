@@ -186,7 +186,7 @@ def train_file(
         shutil.rmtree(work, ignore_errors=True)
     ranks.agree([0.0], backbone.device)
     training, measuring = split(shards) if held_out is None else (list(shards), list(held_out))
-    heads, kept = _begin(backbone, wanted, start_from)
+    heads, kept = _begin(backbone, wanted, start_from, settings.seed)
     heads = heads.to(backbone.device)
     out.parent.mkdir(parents=True, exist_ok=True)
     names = [head_name(*name) for name in each_head(heads, (10**9, 10**9))]
@@ -243,10 +243,12 @@ def split(shards: Sequence[Samples]) -> tuple[list[Samples], list[Samples]]:
     return training, held_out
 
 
-def _begin(backbone: Backbone, wanted: Wanted, start_from: Path | None) -> tuple[SpatialHeads, SpatialHeads | None]:
+def _begin(
+    backbone: Backbone, wanted: Wanted, start_from: Path | None, seed: int
+) -> tuple[SpatialHeads, SpatialHeads | None]:
     """New or given heads to train, and a file's other heads that stay as they are."""
     spec = wanted.spec(backbone)
-    heads = SpatialHeads(spec)
+    heads = SpatialHeads.new(spec, seed)
     if start_from is None:
         return heads, None
     old_spec = read_heads_spec(start_from)
