@@ -8,8 +8,9 @@ The predicted feature goes through the backbone's own final norm and output head
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from .errors import SSDError
 from .transformer import RMSNorm
+from .writing import whole
 
 Direction = Literal["horizontal", "vertical"]
 FORMAT_VERSION = 1
@@ -30,8 +32,10 @@ FORMAT_VERSION = 1
 class HeadsSpec:
     """What a heads file holds and what it was trained for.
 
-    ``horizontal`` and ``vertical`` are the trained offsets; ``neighbours`` is how many columns on each side of a
-    position the vertical heads read (0 is the paper's head).
+    ``horizontal`` and ``vertical`` are the trained offsets, a part of the paper's five each is fine; ``neighbours`` is
+    how many columns on each side of a position the vertical heads read (0 is the paper's head). ``notes``: JSON values
+    that loading does not depend on, such as ``grids``, ``training``, ``acceptance``, ``recommended``, ``licence`` and
+    ``author`` as `ssd_core.distill` writes them.
     """
 
     hidden: int
@@ -45,10 +49,16 @@ class HeadsSpec:
     def __post_init__(self) -> None:
         for name in ("horizontal", "vertical"):
             offsets = getattr(self, name)
+            if any(type(o) is not int for o in offsets):
+                raise SSDError(f"{name} offsets must be whole numbers, got {list(offsets)}")
             if list(offsets) != sorted(set(offsets)) or any(o < 1 for o in offsets):
                 raise SSDError(f"{name} offsets must be rising numbers from 1, got {list(offsets)}")
         if not self.horizontal and not self.vertical:
             raise SSDError("heads need at least one offset in one direction, got none")
+        if type(self.hidden) is not int or self.hidden < 1:
+            raise SSDError(f"hidden must be a whole number from 1, got {self.hidden!r}")
+        if type(self.backbone) is not str or type(self.fingerprint) is not str or type(self.notes) is not dict:
+            raise SSDError("backbone and fingerprint must be texts and notes an object")
         if self.neighbours not in (0, 1):
             raise SSDError(f"neighbours must be 0 or 1, got {self.neighbours}")
 
@@ -79,11 +89,25 @@ class SpatialHead(nn.Module):
         self.norm = RMSNorm(hidden, eps=1e-6)
         self.gate_up = nn.Linear(hidden, 4 * hidden, bias=False)  # W1 and W3
         self.down = nn.Linear(2 * hidden, hidden, bias=False)  # W2
-        own = sources // 2 * hidden
-        with torch.no_grad():
-            self.mix.weight.zero_()
-            self.mix.weight[:, own : own + hidden].fill_diagonal_(1.0)
-            self.down.weight.zero_()
+        self._copy_source()
+
+    @torch.no_grad()
+    def _copy_source(self) -> None:
+        hidden = self.norm.weight.shape[0]
+        own = self.mix.weight.shape[1] // hidden // 4 * hidden  # of the features of 1 or 3 positions, then embeddings
+        self.mix.weight.zero_()
+        self.mix.weight[:, own : own + hidden].fill_diagonal_(1.0)
+        self.down.weight.zero_()
+
+    @torch.no_grad()
+    def restart(self, seed: int) -> None:
+        """A new head's weights, the random ones (W1 and W3) from a generator of their own."""
+        self._copy_source()
+        self.norm.weight.fill_(1.0)
+        bound = self.gate_up.weight.shape[1] ** -0.5
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.rand(self.gate_up.weight.shape, generator=generator)
+        self.gate_up.weight.copy_((2 * drawn - 1) * bound)
 
     def forward(self, features: Tensor, embeddings: Tensor) -> Tensor:
         """Features and embeddings [..., sources * hidden] -> predicted pre-norm features [..., hidden]."""
@@ -103,8 +127,28 @@ class SpatialHeads(nn.Module):
         self.horizontal = nn.ModuleDict({str(o): SpatialHead(spec.hidden) for o in spec.horizontal})
         self.vertical = nn.ModuleDict({str(o): SpatialHead(spec.hidden, sources) for o in spec.vertical})
 
+    @classmethod
+    def new(cls, spec: HeadsSpec, seed: int) -> SpatialHeads:
+        """Heads to be trained (float32, CPU); one seed gives each head the same weights, whichever others there are."""
+        with torch.device("meta"):
+            heads = cls(spec)
+        heads.to_empty(device="cpu")
+        for direction, offsets in ((heads.horizontal, spec.horizontal), (heads.vertical, spec.vertical)):
+            for offset in offsets:
+                head = direction[str(offset)]
+                assert isinstance(head, SpatialHead)
+                head.restart((seed * 1000 + 2 * offset + (direction is heads.vertical)) % 2**63)
+        return heads
+
     def offsets(self, direction: Direction) -> tuple[int, ...]:
         return self.spec.horizontal if direction == "horizontal" else self.spec.vertical
+
+    def noted(self, notes: dict[str, object]) -> SpatialHeads:
+        """The same heads, weights shared, with ``notes`` added to those of the spec."""
+        with torch.device("meta"):
+            other = SpatialHeads(replace(self.spec, notes={**self.spec.notes, **notes}))
+        other.load_state_dict(self.state_dict(), assign=True)
+        return other.requires_grad_(False).eval()
 
     def head(self, direction: Direction, offset: int) -> SpatialHead:
         table = self.horizontal if direction == "horizontal" else self.vertical
@@ -115,14 +159,31 @@ class SpatialHeads(nn.Module):
 
 def save_heads(heads: SpatialHeads, path: str | Path, dtype: torch.dtype = torch.float16) -> None:
     """Writes one safetensors file with the spec in its metadata; atomic, an old file is replaced."""
-    target = Path(path)
-    spec = asdict(heads.spec)
-    metadata = {"format": "ssd-heads", "version": str(FORMAT_VERSION), "spec": json.dumps(spec)}
     tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in heads.state_dict().items()}
-    partial = target.with_name(target.name + ".partial")
-    save_file(tensors, partial, metadata=metadata)
-    partial.chmod(0o644)  # safetensors writes files that only their owner can read
-    partial.replace(target)
+    with whole(Path(path)) as partial:
+        save_file(tensors, partial, metadata=_metadata(heads.spec))
+
+
+def update_notes(path: str | Path, notes: dict[str, object]) -> HeadsSpec:
+    """Adds ``notes`` to a heads file's own; the tensors stay as they are, byte for byte. Atomic.
+
+    Returns the new spec. Raises SSDError when the file is no heads file or is truncated.
+    """
+    spec = read_heads_spec(path)
+    new = replace(spec, notes={**spec.notes, **notes})
+    source = Path(path)
+    with source.open("rb") as old, whole(source) as partial, partial.open("wb") as file:
+        header = json.loads(old.read(int.from_bytes(old.read(8), "little")))
+        header["__metadata__"] = _metadata(new)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+        file.write(len(text).to_bytes(8, "little") + text)
+        shutil.copyfileobj(old, file, 2**24)
+    return new
+
+
+def _metadata(spec: HeadsSpec) -> dict[str, str]:
+    return {"format": "ssd-heads", "version": str(FORMAT_VERSION), "spec": json.dumps(asdict(spec))}
 
 
 def read_heads_spec(path: str | Path) -> HeadsSpec:
@@ -145,7 +206,7 @@ def read_heads_spec(path: str | Path) -> HeadsSpec:
         raw = json.loads(metadata["spec"])
         raw["horizontal"], raw["vertical"] = tuple(raw["horizontal"]), tuple(raw["vertical"])
         return HeadsSpec(**raw)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, SSDError) as error:
         raise SSDError(f"{path} has damaged heads metadata: {error}") from error
 
 

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place to write a large file: ``path`` appears, whole and on the disk, when the block ends without an error.
+
+    The place is ``path`` with ``.partial`` behind it; what a killed process leaves there the next one overwrites.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.chmod(0o644)  # safetensors writes files that only their owner can read
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write(path: Path, data: bytes) -> Path:

@@ -10,9 +10,12 @@ from toys import ToyBackbone, make_engine, toy_heads
 
 from ssd_core import AR, Sampling, SSDError, generate
 from ssd_core.coupling import Coupling
+from ssd_core.distill.acceptance import expected_acceptance
 from ssd_core.distill.features import feature_grid
+from ssd_core.distill.losses import shifted
 from ssd_core.distill.samples import Samples, collect, read_samples
-from ssd_core.distill.train import TrainSettings, expected_acceptance, shifted, train_heads
+from ssd_core.distill.settings import TrainSettings
+from ssd_core.distill.train import train_heads
 from ssd_core.draft import HeadsDrafter, NoDrafter
 from ssd_core.state import DecodeState
 
@@ -45,10 +48,14 @@ def test_samples_of_another_backbone_are_refused(tmp_path: Path) -> None:
         list(read_samples(tmp_path / "nothing", "other"))
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("end_of_line", "axes"), [(True, 2), (True, 1), (False, 1)])
-def test_features_equal_those_of_decoding(end_of_line: bool, axes: int) -> None:
-    """One forward without a cache gives the features that token-by-token decoding saw, both guidance rows."""
-    backbone = ToyBackbone(3, 5, end_of_line=end_of_line, axes=axes, dtype=torch.float64)
+def test_features_equal_those_of_decoding(end_of_line: bool, axes: int, padded: bool) -> None:
+    """One forward without a cache gives the features that token-by-token decoding saw, both guidance rows.
+
+    With prompts of different lengths too, where decoding masks the padding on the left.
+    """
+    backbone = ToyBackbone(3, 5, end_of_line=end_of_line, axes=axes, padded=padded, dtype=torch.float64)
     sampling = Sampling(guidance=2.0)
     engine, _ = make_engine(backbone, NoDrafter(), AR(), batch=2, sampling=sampling, seed=3)
     tokens = engine.run(backbone.prompt_rows(["ab", "c"], "", (3, 5), guided=True))
@@ -58,6 +65,10 @@ def test_features_equal_those_of_decoding(end_of_line: bool, axes: int) -> None:
         seen = engine.state.features[row][:, at].view(2, 3, 5, -1)
         assert (grid.features - seen).abs().max() < 1e-9
         assert torch.equal(grid.embeddings, backbone.embed(tokens))
+    mixed = feature_grid(backbone, Samples(tokens, ["ab", "c"]), torch.tensor([True, False]))
+    for picture, row in ((0, 1), (1, 0)):
+        seen = engine.state.features[row, picture, at].view(3, 5, -1)
+        assert (mixed.features[picture] - seen).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("neighbours", [0, 1])
@@ -96,10 +107,11 @@ def test_training_raises_acceptance(tmp_path: Path) -> None:
     shards = list(read_samples(tmp_path / "train", "toy-1"))
     held_out = list(read_samples(tmp_path / "test", "toy-1"))
     heads = toy_heads(backbone).requires_grad_(True)
-    before = expected_acceptance(backbone, heads, held_out, guidance=2.0)
+    before = expected_acceptance(backbone, heads, held_out, Sampling(guidance=2.0))
     steps: list[int] = []
-    train_heads(backbone, heads, shards, TrainSettings(steps=200), lambda step, *_: steps.append(step))
-    after = expected_acceptance(backbone, heads, held_out, guidance=2.0)
+    settings = TrainSettings(steps=200, learning_rate=1e-3, kl_weight=1.0, unconditional=0.3)
+    train_heads(backbone, heads, shards, settings, lambda info: steps.append(info.step))
+    after = expected_acceptance(backbone, heads, held_out, Sampling(guidance=2.0))
     assert steps == list(range(1, 201))
-    assert after["vertical.1"] > before["vertical.1"] + 0.05
+    assert after["vertical 1"] > before["vertical 1"] + 0.05
     assert all(0 <= value <= 1 for value in after.values())

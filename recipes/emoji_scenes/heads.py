@@ -3,27 +3,28 @@
 Run: ``python -m recipes.emoji_scenes.heads --pictures 224 --scenes 2048 --minutes 15``. Drawing takes a while, so
 rendered scenes are mixed in; features come from the frozen model in both cases. Pictures go to the cache as shards; a
 run that was stopped while drawing goes on where it was. Training takes the time it is given, then
-``heads.safetensors`` is written. ``--start-from`` begins with another heads file: after a model was trained further,
-its old heads are a better start than none.
+``heads.safetensors`` is written, the best of those that were measured on held-out pictures. A run that was stopped
+while training goes on too; ``--restart`` begins anew. ``--start-from`` begins with another heads file: after a model
+was trained further, its old heads are a better start than none.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import random
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
-from ssd_core import Backbone, SpatialHeads, load_backbone
+from ssd_core import Backbone, load_backbone
+from ssd_core.distill.evaluate import acceptance_table
+from ssd_core.distill.log import LOG_FILE
 from ssd_core.distill.samples import Samples, collect, read_samples
-from ssd_core.distill.train import TrainSettings, expected_acceptance, train_heads
-from ssd_core.heads import HeadsSpec, save_heads
+from ssd_core.distill.session import Wanted, train_file
+from ssd_core.distill.settings import TrainSettings
+from ssd_core.distill.train import StepInfo
 
 from .captions import draw_spec
 from .paths import ASSETS, CACHE, LOGS
@@ -68,52 +69,39 @@ def rendered_scenes(backbone: Backbone, scenes: int) -> list[Samples]:
 
 
 def train(
-    folder: Path, scenes: int, minutes: float, neighbours: int, out: Path, start_from: Path | None = None
+    folder: Path,
+    scenes: int,
+    minutes: float,
+    neighbours: int,
+    out: Path,
+    start_from: Path | None = None,
+    restart: bool = False,
 ) -> None:
     """Trains five horizontal and three vertical heads and writes them with their acceptance."""
-    torch.manual_seed(0)
     backbone = load_backbone()
     shards = list(read_samples(folder / "train", backbone.fingerprint))
-    drawn = sum(len(s.prompts) for s in shards)
     shards += rendered_scenes(backbone, scenes)
     held_out = list(read_samples(folder / "held_out", backbone.fingerprint))
-    spec = HeadsSpec(backbone.hidden, (1, 2, 3, 4, 5), (1, 2, 3), neighbours, backbone.name, backbone.fingerprint)
-    heads = SpatialHeads(spec)
-    if start_from is not None:
-        heads.load_state_dict({name: tensor.float() for name, tensor in load_file(start_from).items()})
-    settings = TrainSettings(minutes=minutes)
+    wanted = Wanted((1, 2, 3, 4, 5), (1, 2, 3), neighbours, licence="Apache-2.0", author="this project")
+    settings = TrainSettings(
+        minutes=minutes, learning_rate=1e-3, last_learning_rate=1e-5, kl_weight=1.0, kl_positions=10**9,
+        unconditional=0.3, horizontal_rows=0.34,
+    )  # fmt: skip
+
+    def on_step(info: StepInfo) -> None:
+        if info.step % 25 == 1 or info.acceptance is not None:
+            figures = info.acceptance or info.losses
+            print(info.step, f"{info.seconds:.0f}s", {name: round(v, 3) for name, v in figures.items()}, flush=True)
+
+    work = folder / "training"
+    result = train_file(
+        backbone, shards, out, wanted, settings, work=work, held_out=held_out, start_from=start_from, restart=restart,
+        on_step=on_step,
+    )  # fmt: skip
     LOGS.mkdir(exist_ok=True)
-    with (LOGS / "heads.csv").open("w", newline="") as file:
-        log = csv.writer(file)
-
-        def on_step(step: int, seconds: float, losses: dict[str, float]) -> None:
-            if step == 1:
-                log.writerow(["step", "seconds", *losses])
-            if step % 25 == 1:
-                log.writerow([step, round(seconds), *(round(loss, 4) for loss in losses.values())])
-                file.flush()
-                print(step, f"{seconds:.0f}s", {name: round(loss, 3) for name, loss in losses.items()}, flush=True)
-
-        train_heads(backbone, heads, shards, settings, on_step)
-    acceptance = _held_out_acceptance(heads.eval(), held_out)
-    print("expected acceptance on held-out pictures", json.dumps(acceptance, indent=1))
-    notes = {
-        "acceptance": acceptance,
-        "pictures": drawn,
-        "rendered_scenes": sum(len(s.prompts) for s in shards) - drawn,
-        "minutes": minutes,
-        "licence": "Apache-2.0",
-    }
-    final = SpatialHeads(HeadsSpec(**{**spec.__dict__, "notes": notes}))
-    final.load_state_dict(heads.state_dict())
-    save_heads(final, out)
+    (LOGS / "heads.csv").write_bytes((work / LOG_FILE).read_bytes())
+    print(f"expected acceptance on held-out pictures\n{acceptance_table(result.acceptance)}")
     print(f"{out.name}: {out.stat().st_size / 1e6:.2f} MB")
-
-
-def _held_out_acceptance(heads: SpatialHeads, shards: list[Samples]) -> dict[str, float]:
-    backbone = load_backbone()
-    found = expected_acceptance(backbone, heads, shards, backbone.default_sampling.guidance)
-    return {name: round(value, 3) for name, value in found.items()}
 
 
 def main() -> None:
@@ -124,13 +112,22 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, choices=(0, 1), default=1)
     parser.add_argument("--folder", type=Path, default=CACHE / "samples")
     parser.add_argument("--out", type=Path, default=ASSETS / "heads.safetensors")
-    parser.add_argument("--start-from", type=Path, help="heads file with the same spec to begin with")
+    parser.add_argument("--start-from", type=Path, help="heads file to begin with")
+    parser.add_argument("--restart", action="store_true", help="forget a training that was stopped")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     draw_pictures(options.pictures, options.folder)
-    train(options.folder, options.scenes, options.minutes, options.neighbours, options.out, options.start_from)
+    train(
+        options.folder,
+        options.scenes,
+        options.minutes,
+        options.neighbours,
+        options.out,
+        options.start_from,
+        options.restart,
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from ..errors import SSDError
 from .arguments import ConvertOptions, DownloadOptions, InspectOptions, Options, WordsOptions, parse
 from .compare import compare
 from .convert import convert
+from .distill import distill
+from .distill_options import CollectOptions, EvaluateOptions, TrainOptions
 from .download import download_model
 from .draw import draw
 from .inspect import inspect_model
@@ -60,6 +62,8 @@ def _run(options: Options) -> None:
         inspect_model(options)
     elif isinstance(options, DownloadOptions):
         download_model(options)
+    elif isinstance(options, CollectOptions | TrainOptions | EvaluateOptions):
+        distill(options)
     elif options.compare:
         compare(options)
     else:

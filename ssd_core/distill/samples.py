@@ -1,31 +1,40 @@
 """The backbone's own pictures as training data: tokens only, in safetensors shards.
 
-A shard ``samples-*.safetensors`` holds ``tokens`` int32 [n, rows, cols] and, in its metadata, the prompts, the seed of
-the first picture, the sampling settings and the backbone's fingerprint.
+A shard ``samples-ROWSxCOLS-NUMBER.safetensors`` holds ``tokens`` [n, rows, cols] as uint16 (uint32 for more than 65536
+codes) and, in its metadata, the prompts, the seed of the first picture (picture k has seed + k), the sampling settings
+and the backbone's name and fingerprint. ``index-ROWSxCOLS.json`` beside the shards says what is being drawn.
 A shard is written whole or not at all, so collecting can be killed at any moment and taken up again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch import Tensor
 
-from ..errors import SSDError
+from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
 from ..generate import generate
-from ..schedule import AR
+from ..heads import SpatialHeads
+from ..sampling import Sampling
+from ..schedule import AR, Schedule
+from ..writing import whole, write
+
+INDEX_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Samples:
-    """One shard in memory: ``tokens`` int64 [n, rows, cols] and a prompt for each picture."""
+    """Pictures of one grid in memory: ``tokens`` int64 [n, rows, cols] and a prompt for each picture."""
 
     tokens: Tensor
     prompts: list[str]
@@ -33,6 +42,22 @@ class Samples:
     @property
     def grid(self) -> tuple[int, int]:
         return self.tokens.shape[1], self.tokens.shape[2]
+
+    def pick(self, numbers: Sequence[int]) -> Samples:
+        """Some of the pictures, in that order."""
+        return Samples(self.tokens[list(numbers)], [self.prompts[number] for number in numbers])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part ``number`` (from 1) of ``of``: which shards this process draws."""
+
+    number: int = 1
+    of: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise SSDError(f"got part {self.number} of {self.of}, expected 1/{self.of} to {self.of}/{self.of}")
 
 
 def collect(
@@ -43,55 +68,150 @@ def collect(
     grid: tuple[int, int],
     seed: int,
     batch: int,
+    sampling: Sampling | None = None,
+    schedule: Schedule | None = None,
+    heads: SpatialHeads | None = None,
+    part: Part | None = None,
     on_shard: Callable[[int, int], None] | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> None:
-    """Draws one picture per prompt by plain decoding, ``batch`` at a time, one shard a batch.
+    """Draws one picture per prompt, ``batch`` at a time, one shard a batch.
 
-    Shards that exist already are left alone; one of another backbone is refused before anything is drawn.
-    ``on_shard(done, total)`` is called after each.
+    Plain decoding by default; an exact ``schedule`` with ``heads`` draws from the same distribution. Shards that exist
+    already are left alone, so an interrupted call goes on where it was and a call with more prompts adds pictures.
+    ``part`` draws its share of the shards. ``on_shard(done, total)`` is called after each shard of the part.
+
+    Raises SSDError, before anything is drawn, when the folder holds pictures of this grid from another backbone, other
+    prompts, another seed, batch or sampling; StopRequested when ``should_stop`` said so.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in _shards(folder):
-        _check_fingerprint(path, backbone.fingerprint)
-    rows, cols = grid
-    starts = range(0, len(prompts), batch)
-    for number, start in enumerate(starts):
-        path = folder / f"samples-{rows}x{cols}-{number:05d}.safetensors"
-        if not path.exists():
-            chunk = list(prompts[start : start + batch])
-            drawn = generate(backbone, chunk, schedule=AR(), seed=seed + start, grid=grid)
+    sampling = sampling or backbone.default_sampling
+    if schedule is not None and schedule.tolerance:
+        raise SSDError(f"training pictures need exact decoding, got tolerance {schedule.tolerance}; use tolerance 0")
+    claim(backbone, prompts, folder, grid=grid, seed=seed, batch=batch, sampling=sampling)
+    part = part or Part()
+    starts = list(range(0, len(prompts), batch))[part.number - 1 :: part.of]
+    for done, start in enumerate(starts, start=1):
+        path = folder / f"samples-{grid[0]}x{grid[1]}-{start // batch:05d}.safetensors"
+        chunk = list(prompts[start : start + batch])
+        if not _is_complete(path, chunk):
+            drawn = generate(
+                backbone, chunk, schedule=schedule or AR(), heads=heads if schedule is not None else None,
+                sampling=sampling, seed=seed + start, grid=grid, should_stop=should_stop,
+            )  # fmt: skip
             metadata = {
                 "prompts": json.dumps(chunk),
                 "seed": str(seed + start),
-                "sampling": json.dumps(asdict(backbone.default_sampling)),
+                "sampling": json.dumps(asdict(sampling)),
+                "schedule": drawn.report.decoder,
+                "backbone": backbone.name,
                 "fingerprint": backbone.fingerprint,
             }
-            partial = path.with_name(path.name + ".partial")
-            save_file({"tokens": drawn.tokens.to("cpu", torch.int32)}, partial, metadata=metadata)
-            partial.replace(path)
+            tokens = drawn.tokens.cpu().numpy().astype(token_dtype(backbone))
+            with whole(path) as partial:
+                save_file({"tokens": tokens}, partial, metadata=metadata)
         if on_shard is not None:
-            on_shard(number + 1, len(starts))
+            on_shard(done, len(starts))
+
+
+def claim(
+    backbone: Backbone, prompts: Sequence[str], folder: Path, *, grid: tuple[int, int], seed: int, batch: int,
+    sampling: Sampling | None = None,
+) -> None:  # fmt: skip
+    """Makes the folder and its index for these pictures, or raises SSDError when it holds others."""
+    backbone.check_grid(grid)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in _shards(folder):
+        _check_fingerprint(path, backbone.fingerprint)
+    _write_index(backbone, prompts, folder, grid, seed, batch, sampling or backbone.default_sampling)
+
+
+def token_dtype(backbone: Backbone) -> type[np.uint16] | type[np.uint32]:
+    """The smallest type that holds every code."""
+    return np.uint16 if backbone.codes <= 2**16 else np.uint32
 
 
 def read_samples(folder: Path, fingerprint: str) -> Iterator[Samples]:
-    """Reads all shards of a folder in name order; refuses shards of another backbone."""
+    """Reads all shards of a folder in name order. Raises SSDError for shards of another backbone and damaged ones."""
     paths = _shards(folder)
     if not paths:
         raise SSDError(f"no sample shards in {folder}; collect samples first")
     for path in paths:
         metadata = _check_fingerprint(path, fingerprint)
-        with safe_open(str(path), framework="pt") as file:
-            yield Samples(file.get_tensor("tokens").long(), json.loads(metadata["prompts"]))
+        with safe_open(str(path), framework="np") as file:
+            tokens = file.get_tensor("tokens")
+        yield Samples(torch.from_numpy(tokens.astype(np.int64)), json.loads(metadata["prompts"]))
+
+
+def digest(shards: Sequence[Samples]) -> str:
+    """A hash of prompts and tokens: the same data gives the same digest."""
+    found = hashlib.sha256()
+    for shard in shards:
+        found.update(json.dumps([shard.prompts, list(shard.tokens.shape)]).encode())
+        found.update(shard.tokens.to(torch.int32).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("samples-*.safetensors"))
 
 
+def _is_complete(path: Path, prompts: list[str]) -> bool:
+    """Whether the shard is there with exactly these prompts; the last shard of a smaller call has fewer."""
+    return path.exists() and json.loads(_metadata(path)["prompts"]) == prompts
+
+
+def _write_index(
+    backbone: Backbone, prompts: Sequence[str], folder: Path, grid: tuple[int, int], seed: int, batch: int,
+    sampling: Sampling,
+) -> None:  # fmt: skip
+    """Says what is being drawn, and refuses to mix it with something else."""
+    path = folder / f"index-{grid[0]}x{grid[1]}.json"
+    plan: dict[str, Any] = {
+        "version": INDEX_VERSION,
+        "backbone": backbone.name,
+        "fingerprint": backbone.fingerprint,
+        "grid": list(grid),
+        "codes": backbone.codes,
+        "seed": seed,
+        "batch": batch,
+        "sampling": asdict(sampling),
+        "pictures": len(prompts),
+        "prompts": list(prompts),
+    }
+    if path.exists():
+        try:
+            old = json.loads(path.read_text(encoding="utf-8"))
+            shared = min(len(old["prompts"]), len(prompts))
+            same = {name: old[name] == plan[name] for name in plan if name not in ("pictures", "prompts")}
+            same["prompts"] = old["prompts"][:shared] == plan["prompts"][:shared]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SSDError(f"cannot read {path} ({error!r}); delete it or collect into an empty folder") from error
+        wrong = [name for name, equal in same.items() if not equal]
+        if wrong:
+            texts = ", ".join(
+                f"{name} {old[name]!r}, now {plan[name]!r}" if name != "prompts" else "other prompts" for name in wrong
+            )
+            raise SSDError(f"{folder} holds pictures drawn with {texts}; use the same settings or an empty folder")
+        if old["pictures"] >= len(prompts):
+            return
+    write(path, (json.dumps(plan, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """A shard's metadata. Raises SSDError when the file is damaged or no shard."""
+    try:
+        with safe_open(str(path), framework="np") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise SSDError(f"{path} is damaged ({error}); delete it and collect again, the other shards stay") from error
+    if "fingerprint" not in metadata or "prompts" not in metadata:
+        raise SSDError(f"{path} is no shard of samples: its metadata has no fingerprint or no prompts; move it away")
+    return metadata
+
+
 def _check_fingerprint(path: Path, fingerprint: str) -> dict[str, str]:
     """The metadata of a shard that this backbone drew."""
-    with safe_open(str(path), framework="pt") as file:
-        metadata: dict[str, str] = file.metadata()
+    metadata = _metadata(path)
     if metadata["fingerprint"] != fingerprint:
         raise SSDError(
             f"{path} was drawn by a backbone with weights {metadata['fingerprint'][:12]}, "

@@ -1,167 +1,279 @@
-"""Training of spatial heads on true features (paper section 3.2), all heads at once and independently.
-
-Loss: smooth L1 between predicted and true pre-norm feature, each channel divided by its standard deviation, plus an
-optional KL term between the true and the drafted distribution through the backbone's own output head. The spread of a
-channel says nothing about its weight in the output head; the KL term does.
-"""
+"""Training of spatial heads on true features (paper section 3.2), all heads at once and independently."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..heads import Direction, SpatialHeads
+from ..heads import Direction, SpatialHeads, read_heads, save_heads
+from .acceptance import expected_acceptance
 from .features import FeatureGrid, feature_grid
-from .samples import Samples
+from .losses import each_head, head_loss, head_name, shifted
+from .ranks import Ranks
+from .samples import Samples, digest
+from .settings import StepChoice, TrainSettings
+from .state import Progress, load_state, save_state
+
+BEST_FILE = "best.safetensors"
+_SCALE_PICTURES = 32
+_EARLY = tuple(32 * 4**n for n in range(6))
+"""Steps after which acceptance is measured besides the saved states: early numbers tell whether it is worth waiting."""
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """How to train.
+class StepInfo:
+    """One optimizer step. ``seconds`` of training so far; ``progress`` 0..1; ``losses`` by head (``vertical 1``).
 
-    The learning-rate schedule spans ``steps`` optimizer steps or, where that is None, ``minutes`` of wall clock.
-    ``unconditional``: share of batches under the unconditional prompt. ``horizontal_rows``: share of the rows that
-    horizontal heads learn from.
+    ``acceptance``: on held-out pictures by head, only when it has just been measured. The last one of a run has no
+    losses: it comes after the last step.
     """
 
-    minutes: float = 20.0
-    steps: int | None = None
-    batch: int = 8
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    warmup: int = 20
-    kl_weight: float = 1.0
-    unconditional: float = 0.3
-    horizontal_rows: float = 0.34
-    seed: int = 0
+    step: int
+    seconds: float
+    progress: float
+    learning_rate: float
+    losses: dict[str, float]
+    acceptance: dict[str, float] | None = None
 
 
-def shifted(grid: FeatureGrid, direction: Direction, offset: int, neighbours: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Head inputs (features, embeddings) and the true feature they should predict, [n, rows', cols', ...].
-
-    At the left and right edge a missing neighbour is replaced by the cell itself, as in decoding.
-    """
-    features, embeddings = grid.features, grid.embeddings
-    if direction == "horizontal":
-        return features[:, :, :-offset], embeddings[:, :, :-offset], features[:, :, offset:]
-    sources = features[:, :-offset], embeddings[:, :-offset]
-    if neighbours:
-        sources = beside(sources[0]), beside(sources[1])
-    return *sources, features[:, offset:]
+OnStep = Callable[[StepInfo], None]
 
 
-def beside(x: Tensor) -> Tensor:
-    """[n, rows, cols, hidden] -> [n, rows, cols, 3 * hidden]: left, own and right cell; edges repeat the own cell."""
-    left = torch.cat((x[:, :, :1], x[:, :, :-1]), dim=2)
-    right = torch.cat((x[:, :, 1:], x[:, :, -1:]), dim=2)
-    return torch.cat((left, x, right), dim=-1)
+@dataclass(frozen=True)
+class Trained:
+    """How a run ended. ``acceptance`` of the heads that were kept; empty without held-out pictures."""
+
+    steps: int
+    seconds: float
+    acceptance: dict[str, float]
+    stopped: bool
 
 
 def train_heads(
     backbone: Backbone,
     heads: SpatialHeads,
-    shards: list[Samples],
+    shards: Sequence[Samples],
     settings: TrainSettings,
-    on_step: Callable[[int, float, dict[str, float]], None] | None = None,
-) -> None:
-    """Trains ``heads`` in place until the schedule ends. ``on_step(step, seconds, losses by head)``."""
-    generator = torch.Generator().manual_seed(settings.seed)
-    largest = max(shards, key=lambda shard: len(shard.prompts))
-    some = Samples(largest.tokens[:32], largest.prompts[:32])
-    scale = feature_grid(backbone, some, False).features.flatten(0, 2).std(0) + 1e-6
-    optimizer = torch.optim.AdamW(
-        heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-    )
-    started, step = time.perf_counter(), 0
-    while True:
-        elapsed = time.perf_counter() - started
-        progress = step / settings.steps if settings.steps else elapsed / (60 * settings.minutes)
-        if progress >= 1:
-            return
-        rate = settings.learning_rate * min(1.0, (step + 1) / settings.warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
-        batch = _draw(shards, settings, generator)
-        unconditional = float(torch.rand((), generator=generator)) < settings.unconditional
-        with torch.no_grad():
-            grid = feature_grid(backbone, batch, unconditional)
-            grid = FeatureGrid(grid.features.clone(), grid.embeddings.clone())  # out of inference mode
-        losses = _losses(backbone, heads, grid, scale.clone(), settings, generator)
-        optimizer.zero_grad(set_to_none=True)
-        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
-        optimizer.step()
-        step += 1
-        if on_step is not None:
-            on_step(step, elapsed, {name: loss.item() for name, loss in losses.items()})
+    on_step: OnStep | None = None,
+    *,
+    held_out: Sequence[Samples] = (),
+    work: Path | None = None,
+    ranks: Ranks | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Trained:
+    """Trains ``heads`` (float32, on the backbone's device) in place until the schedule ends or ``should_stop``.
 
+    ``work``: a folder for the state of the run, written every ``settings.checkpoint_minutes``; a call with the same
+    settings and pictures goes on from there, step for step as if it had never ended. Acceptance on ``held_out`` is
+    measured early on, whenever the state is written and at the end; with a ``work`` folder the heads that did best are
+    the result.
+    With several ``ranks`` each process takes its share of every batch; all end up with the same heads.
 
-def _draw(shards: list[Samples], settings: TrainSettings, generator: torch.Generator) -> Samples:
-    """A random batch of pictures of one grid; a shard is chosen in proportion to its pictures."""
-    weights = torch.tensor([float(len(s.prompts)) for s in shards])
-    shard = shards[int(torch.multinomial(weights, 1, generator=generator))]
-    chosen = torch.randperm(len(shard.prompts), generator=generator)[: settings.batch]
-    return Samples(shard.tokens[chosen], [shard.prompts[i] for i in chosen.tolist()])
-
-
-def _losses(
-    backbone: Backbone,
-    heads: SpatialHeads,
-    grid: FeatureGrid,
-    scale: Tensor,
-    settings: TrainSettings,
-    generator: torch.Generator,
-) -> dict[str, Tensor]:
-    losses: dict[str, Tensor] = {}
-    rows = grid.features.shape[1]
-    count = max(1, round(rows * settings.horizontal_rows))
-    some = torch.randperm(rows, generator=generator)[:count]
-    with torch.no_grad():
-        target = backbone.logits(grid.features).log_softmax(-1)
-    for direction in ("horizontal", "vertical"):
-        horizontal = direction == "horizontal"
-        part = FeatureGrid(grid.features[:, some], grid.embeddings[:, some]) if horizontal else grid
-        logs = target[:, some] if horizontal else target
-        for offset in heads.offsets(direction):
-            features, embeddings, truth = shifted(part, direction, offset, heads.spec.neighbours)
-            log_p = logs[:, :, offset:] if horizontal else logs[:, offset:]
-            predicted = heads.head(direction, offset)(features, embeddings)
-            loss = F.smooth_l1_loss(predicted / scale, truth / scale)
-            if settings.kl_weight:
-                log_q = backbone.logits(predicted).log_softmax(-1)
-                loss = loss + settings.kl_weight * (log_p.exp() * (log_p - log_q)).sum(-1).mean()
-            losses[f"{direction}.{offset}"] = loss
-    return losses
-
-
-@torch.inference_mode()
-def expected_acceptance(
-    backbone: Backbone, heads: SpatialHeads, shards: list[Samples], guidance: float
-) -> dict[str, float]:
-    """Sum over codes of min(p, q) on held-out pictures, by head: the chance that a maximal coupling accepts.
-
-    p and q are the guided distributions at temperature 1 without truncation.
+    Raises SSDError when there is nothing to learn from, or when ``work`` belongs to another run.
     """
-    sums: dict[str, list[float]] = {}
-    for shard in shards:
-        grids = [feature_grid(backbone, shard, unconditional) for unconditional in (False, True)]
-        logits = [backbone.logits(g.features) for g in grids]
-        p = (logits[1] + guidance * (logits[0] - logits[1])).softmax(-1)
-        for direction in ("horizontal", "vertical"):
-            for offset in heads.offsets(direction):
-                drafts = []
-                for grid in grids:
-                    features, embeddings, _ = shifted(grid, direction, offset, heads.spec.neighbours)
-                    drafts.append(backbone.logits(heads.head(direction, offset)(features, embeddings)))
-                q = (drafts[1] + guidance * (drafts[0] - drafts[1])).softmax(-1)
-                truth = p[:, :, offset:] if direction == "horizontal" else p[:, offset:]
-                overlap = torch.minimum(truth, q).sum(-1).mean()
-                sums.setdefault(f"{direction}.{offset}", []).append(float(overlap))
-    return {name: sum(values) / len(values) for name, values in sums.items()}
+    run = _Run(backbone, heads, shards, settings, held_out, work, ranks or Ranks())
+    return run.until_end(on_step, should_stop)
+
+
+class _Run:
+    """One call of ``train_heads``."""
+
+    def __init__(
+        self, backbone: Backbone, heads: SpatialHeads, shards: Sequence[Samples], settings: TrainSettings,
+        held_out: Sequence[Samples], work: Path | None, ranks: Ranks,
+    ) -> None:  # fmt: skip
+        self.backbone, self.heads, self.settings, self.ranks = backbone, heads, settings, ranks
+        self.shards, self.held_out, self.work = shards, held_out, work
+        self.pictures = [(shard, i) for shard in shards for i in range(len(shard.prompts))]
+        self.names = self._check()
+        self.optimizer = torch.optim.AdamW(
+            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+        )
+        self.progress = Progress()
+        self.data = digest(shards)
+        found = None if work is None else load_state(work, heads, self.optimizer, settings, self.data)
+        if found is None:
+            scale = channel_spread(backbone, self._some(_SCALE_PICTURES))
+        else:
+            self.progress, scale = found
+        self.scale = scale.to(backbone.device, torch.float32)
+        self.total = settings.last_step(len(self.pictures))
+        self.acceptance: dict[str, float] = {}
+
+    def _check(self) -> list[tuple[Direction, int]]:
+        """The heads; raises SSDError when one of them fits in no picture."""
+        if not self.pictures:
+            raise SSDError("there are no pictures to train on; collect samples first")
+        reached = {name for shard in self.shards for name in each_head(self.heads, shard.grid)}
+        grid = (10**9, 10**9)
+        lost = [head_name(*name) for name in each_head(self.heads, grid) if name not in reached]
+        if lost:
+            sizes = ", ".join(sorted({f"{s.grid[0]}x{s.grid[1]}" for s in self.shards}))
+            raise SSDError(f"pictures of {sizes} codes are too small for {', '.join(lost)}; leave these heads out")
+        return each_head(self.heads, grid)
+
+    def _some(self, count: int) -> list[Samples]:
+        """Up to ``count`` pictures, evenly spread over all."""
+        step = max(1, len(self.pictures) // count)
+        return [shard.pick([i]) for shard, i in self.pictures[::step][:count]]
+
+    def until_end(self, on_step: OnStep | None, should_stop: ShouldStop | None) -> Trained:
+        progress, settings = self.progress, self.settings
+        before, started = progress.seconds, time.perf_counter()
+        saved = before
+        self.heads.train().requires_grad_(True)
+        while True:
+            progress.seconds = before + time.perf_counter() - started
+            share = self._share()
+            wish = float(should_stop is not None and should_stop())
+            share, wish, seconds = self.ranks.agree([share, wish, progress.seconds], self.backbone.device)
+            if share >= 1 or wish:
+                break
+            rate = settings.rate(progress.steps, share)
+            losses = self._step(settings.step_choice(progress.steps, len(self.pictures)), rate)
+            progress.steps += 1
+            due = seconds - saved >= 60 * settings.checkpoint_minutes
+            measured = self._measure() if due or progress.steps in _EARLY else None
+            if due:
+                self._save()
+                saved = seconds
+            if on_step is not None:
+                on_step(StepInfo(progress.steps, progress.seconds, share, rate, losses, measured))
+        self.heads.eval().requires_grad_(False)
+        measured = self._measure()
+        self._save()
+        if on_step is not None and measured is not None:
+            on_step(StepInfo(progress.steps, progress.seconds, min(share, 1.0), 0.0, {}, measured))
+        self._take_best()
+        return Trained(progress.steps, progress.seconds, self.acceptance, stopped=bool(wish) and share < 1)
+
+    def _share(self) -> float:
+        """How much of the run is over."""
+        if self.total is not None:
+            return self.progress.steps / self.total
+        assert self.settings.minutes is not None
+        return min(1.0, self.progress.seconds / (60 * self.settings.minutes))
+
+    def _step(self, choice: StepChoice, rate: float) -> dict[str, float]:
+        """One optimizer step; returns the losses of the whole batch."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=False)
+        pictures = [self.pictures[number] for number in choice.pictures]
+        names = self.names
+        # Every head's loss is the mean over the pictures that it fits into, whichever process has them.
+        counts = {name: sum(name in each_head(self.heads, shard.grid) for shard, _ in pictures) for name in names}
+        losses = torch.zeros(len(names), device=self.backbone.device)
+        for samples, unconditional in self._micro_batches(pictures, choice):
+            grid = feature_grid(self.backbone, samples, unconditional)
+            for direction, offset in each_head(self.heads, samples.grid):
+                loss = self._loss(grid, direction, offset, choice) * len(samples.prompts) / counts[direction, offset]
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses[names.index((direction, offset))] += loss.detach()
+        self.ranks.add([losses, *self._gradients()])
+        self._check_losses(losses)
+        for direction, offset in names:
+            head = self.heads.head(direction, offset)
+            torch.nn.utils.clip_grad_norm_(head.parameters(), self.settings.clip)
+            if not counts[direction, offset]:  # no picture of this batch is large enough: leave the head alone
+                head.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        return {head_name(*name): loss for name, loss in zip(names, losses.tolist(), strict=True) if counts[name]}
+
+    def _check_losses(self, losses: Tensor) -> None:
+        """Raises SSDError for NaN and infinity, before they reach the heads."""
+        for name, loss in zip(self.names, losses.tolist(), strict=True):
+            if not math.isfinite(loss):
+                raise SSDError(
+                    f"the loss of {head_name(*name)} is {loss} in step {self.progress.steps + 1}; train again with "
+                    "a lower learning rate"
+                    + ("" if self.work is None else f" (saved state and best heads so far are in {self.work})")
+                )
+
+    def _gradients(self) -> list[Tensor]:
+        """The gradient of every parameter, zeros where there is none."""
+        for parameter in self.heads.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self.heads.parameters() if parameter.grad is not None]
+
+    def _micro_batches(self, pictures: list[tuple[Samples, int]], choice: StepChoice) -> list[tuple[Samples, Tensor]]:
+        """This process's share of the batch, pictures of one grid together, with who is unconditional."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for place in range(self.ranks.rank, len(pictures), self.ranks.world):
+            groups.setdefault(pictures[place][0].grid, []).append(place)
+        batches = []
+        for places in groups.values():
+            for start in range(0, len(places), self.settings.micro_batch):
+                part = places[start : start + self.settings.micro_batch]
+                chosen = [pictures[place] for place in part]
+                tokens = torch.stack([shard.tokens[i] for shard, i in chosen])
+                prompts = [shard.prompts[i] for shard, i in chosen]
+                batches.append((Samples(tokens, prompts), choice.unconditional[part]))
+        return batches
+
+    def _loss(self, grid: FeatureGrid, direction: Direction, offset: int, choice: StepChoice) -> Tensor:
+        settings = self.settings
+        if direction == "horizontal" and settings.horizontal_rows < 1:
+            rows = grid.features.shape[1]
+            some = choice.rows(rows, rows * settings.horizontal_rows)
+            grid = FeatureGrid(grid.features[:, some], grid.embeddings[:, some])
+        inputs = shifted(grid, direction, offset, self.heads.spec.neighbours)
+        count, rows, cols = inputs[2].shape[:3]
+        kl_rows = choice.rows(rows, settings.kl_positions / (count * cols))
+        return head_loss(
+            self.backbone, self.heads.head(direction, offset), inputs, self.scale, settings.kl_weight, kl_rows,
+            settings.autocast,
+        )  # fmt: skip
+
+    def _measure(self) -> dict[str, float] | None:
+        """Acceptance on held-out pictures, None without any; the heads that did best are kept in the work folder."""
+        measured = None
+        if self.ranks.first and self.held_out:
+            measured = self.acceptance = expected_acceptance(self.backbone, self.heads, self.held_out)
+            mean = sum(measured.values()) / len(measured)
+            if self.work is not None and mean > self.progress.best:
+                self.progress.best = mean
+                self.work.mkdir(parents=True, exist_ok=True)
+                save_heads(self.heads.noted({"acceptance": measured}), self.work / BEST_FILE, torch.float32)
+        self.ranks.agree([0.0], self.backbone.device)  # the others wait for the first one
+        return measured
+
+    def _save(self) -> None:
+        """Writes the state of the run, if it has a folder."""
+        if self.ranks.first and self.work is not None:
+            self.work.mkdir(parents=True, exist_ok=True)
+            save_state(self.work, self.heads, self.optimizer, self.scale, self.progress, self.settings, self.data)
+        self.ranks.agree([0.0], self.backbone.device)
+
+    def _take_best(self) -> None:
+        """Ends with the heads that did best on held-out pictures, in every process."""
+        if self.work is None or not self.held_out:
+            return
+        if self.ranks.first:
+            spec = self.heads.spec
+            best = read_heads(self.work / BEST_FILE, spec.hidden, spec.backbone, spec.fingerprint)
+            self.heads.load_state_dict(best.state_dict())
+            self.acceptance = dict(best.spec.notes["acceptance"])  # type: ignore[call-overload]
+        self.ranks.share(list(self.heads.parameters()))
+
+
+@torch.no_grad()
+def channel_spread(backbone: Backbone, pictures: Sequence[Samples]) -> Tensor:
+    """Standard deviation of each feature channel over pictures of one each, float32 [hidden], never zero."""
+    count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for picture in pictures:
+        features = feature_grid(backbone, picture, False).features.flatten(0, 2).cpu().double()
+        count += len(features)
+        total = total + features.sum(0)
+        squares = squares + features.square().sum(0)
+    mean = total / count
+    return ((squares / count - mean.square()).clamp(min=0).sqrt() + 1e-6).float()
