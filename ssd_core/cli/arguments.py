@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import SSDError
+from .bench_options import BenchOptions, bench_options
 from .parser import build_parser
 
 
@@ -80,7 +81,7 @@ class DownloadOptions:
     yes: bool
 
 
-Options = GenerateOptions | WordsOptions | ConvertOptions | InspectOptions | DownloadOptions
+Options = GenerateOptions | WordsOptions | ConvertOptions | InspectOptions | DownloadOptions | BenchOptions
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -95,6 +96,8 @@ def parse(arguments: Sequence[str]) -> Options:
         return InspectOptions(**values)
     if command == "download":
         return DownloadOptions(**values)
+    if command == "bench":
+        return bench_options(values)
     values["prompts"] = _prompts(values["prompts"])
     options = GenerateOptions(**values)
     _check(options)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from .. import __version__
 from ..errors import SSDError
 from ..hub import PUBLISHED
+from .bench_options import add_bench
+from .values import real as _real
+from .values import size as _size
+from .values import whole as _whole
 
 DEFAULT_MODEL = "emoji-scenes"
 MAX_SEED = 2**64 - 1
@@ -26,6 +27,7 @@ examples:
   python -m ssd_core inspect models/ar_backbones/Janus-Pro-1B
   python -m ssd_core generate "a red cat" --backbone models/ar_backbones/Janus-Pro-1B --device cuda
   python -m ssd_core convert vqgan.ckpt -o models/Lumina-mGPT-7B-768/vqgan.safetensors
+  python -m ssd_core bench prompts.jsonl --decoders ar exact rolling:tolerance=4 -o pictures/
 """
 
 
@@ -62,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_inspect(commands)
     _add_download(commands)
+    add_bench(commands)
     return parser
 
 
@@ -179,39 +182,3 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add(
         "--repeats", type=_whole(1), default=3, metavar="N", help="compare: timed runs of each, alternated (default: 3)"
     )
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A parser of whole numbers in a range, for argparse's `type`."""
-    wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else " up")
-
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= (
-            most if most is not None else int(text)
-        ):
-            raise argparse.ArgumentTypeError(f"got {text!r}, expected {wanted}")
-        return int(text)
-
-    return read
-
-
-def _real(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
-    """A parser of finite numbers that satisfy `holds`, for argparse's `type`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or not holds(value):
-            raise argparse.ArgumentTypeError(f"got {text!r}, expected {wanted}")
-        return value
-
-    return read
-
-
-def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d{0,3})[x×]([1-9]\d{0,3})", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected rows x columns of codes such as 24x24")
-    return int(match.group(1)), int(match.group(2))

@@ -65,12 +65,7 @@ class Setup:
 
 def load(options: GenerateOptions) -> Setup:
     """Load backbone and heads. Raises SSDError for what is missing, damaged or unusable here."""
-    device = _usable(options.device)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    elif device.type == "cpu":
-        torch.set_num_threads(choose_threads())
-    backbone = load_backbone(options.model, device=device, dtype=options.dtype)
+    backbone = load_model(options.model, options.device, options.dtype, options.threads)
     wishes = {
         "guidance": options.guidance,
         "temperature": options.temperature,
@@ -80,7 +75,7 @@ def load(options: GenerateOptions) -> Setup:
     sampling = replace(backbone.default_sampling, **_given(wishes))
     if options.negative and sampling.guidance_rows == 1:
         raise SSDError("--negative works through guidance, got guidance 1 (off); give --cfg above 1")
-    heads = None if options.decoder == "ar" else _load_heads(options, backbone)
+    heads = None if options.decoder == "ar" else chosen_heads(backbone, options.model, options.heads)
     return Setup(options, backbone, heads, sampling)
 
 
@@ -96,15 +91,25 @@ def schedule_of(options: GenerateOptions) -> Schedule:
     return replace(default, **_given({"window_rows": options.window_rows, "tolerance": options.tolerance}))
 
 
-def _load_heads(options: GenerateOptions, backbone: Backbone) -> SpatialHeads | None:
-    """The chosen heads; by default those that lie beside the model, or none (drafts then copy the row above)."""
-    if options.heads == "none":
+def load_model(model: str, device: str, dtype: str, threads: int | None) -> Backbone:
+    """The backbone, with the CPU threads set first: those asked for, or as many as help."""
+    where = _usable(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif where.type == "cpu":
+        torch.set_num_threads(choose_threads())
+    return load_backbone(model, device=where, dtype=dtype)
+
+
+def chosen_heads(backbone: Backbone, model: str, heads: str | None) -> SpatialHeads | None:
+    """The named heads file; by default what lies beside the model, or none (drafts then copy the row above)."""
+    if heads == "none":
         return None
-    if options.heads is not None:
-        return load_heads(backbone, options.heads)
-    if options.model == DEFAULT_MODEL:
+    if heads is not None:
+        return load_heads(backbone, heads)
+    if model == DEFAULT_MODEL:
         return load_heads(backbone)
-    beside = Path(options.model) / HEADS_FILE
+    beside = Path(model) / HEADS_FILE
     return load_heads(backbone, beside) if beside.is_file() else None
 
 
