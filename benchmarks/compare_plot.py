@@ -19,8 +19,8 @@ def compare_plot(content: dict[str, Any]) -> Image.Image:
     table = summary(content["rows"])
     grid, figures = next(iter(table.items()))
     charts = [
-        _trade(f"Speed against likelihood, {grid}", figures, "faster", "× faster than plain AR (seconds)"),
-        _trade(f"Forwards against likelihood, {grid}", figures, "fewer", "× fewer forwards than plain AR"),
+        _trade(f"Speed against likelihood, {grid}", figures, "faster", "times faster than plain AR (seconds)"),
+        _trade(f"Forwards against likelihood, {grid}", figures, "fewer", "times fewer forwards than plain AR"),
         _by_round(grid, figures),
     ]
     if content["forward_costs"]:
@@ -39,8 +39,11 @@ def _trade(title: str, figures: dict[str, Row], key: str, label: str) -> Chart:
         if decoder.name in figures:
             row = figures[decoder.name]
             families.setdefault(decoder.family, []).append((decoder.value, row[key], row["nll"]))
-    lines = [Line(name, [(x, y) for _, x, y in sorted(points)]) for name, points in families.items()]
-    return Chart(title, Axis(label), Axis("NLL under plain AR"), lines)
+    lines = []
+    for name, points in families.items():
+        labels = [f"{value:g}" for value, _, _ in sorted(points)] if len(points) > 1 else []
+        lines.append(Line(name, [(x, y) for _, x, y in sorted(points)], labels))
+    return Chart(title, Axis(label), Axis("NLL under plain AR", log=True), lines)
 
 
 def _by_round(grid: str, figures: dict[str, Row]) -> Chart:
@@ -74,7 +77,7 @@ def _growth(table: dict[str, dict[str, Row]], key: str, label: str) -> Chart:
     if key == "forwards":
         root = [(_codes(grid), plain / 8 * (_codes(grid) / _codes(grids[0])) ** 0.5) for grid in grids]
         lines.append(Line("slope of the side n", root, dashed=True))
-    return Chart(label.capitalize(), Axis("codes of the grid (n²)", log=True), Axis(label, log=True), lines)
+    return Chart(label.capitalize(), Axis("codes of the picture", log=True), Axis(label, log=True), lines)
 
 
 def _codes(grid: str) -> int:

@@ -21,13 +21,12 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """Points in order, joined by a line. ``dashed`` lines (references) have no marks."""
+    """Points in order, joined by a line, with ``labels`` beside them. ``dashed`` lines (references) have no marks."""
 
     name: str
     points: Sequence[Point]
+    labels: Sequence[str] = ()
     dashed: bool = False
-    marks: bool = True
-    joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,9 @@ class Axis:
         low, high = self._ends
         if self.log:
             powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-            wide = high / low > 1000
-            marks = [m * 10.0**power for power in powers for m in ((1,) if wide else (1, 2, 5))]
+            span = high / low
+            steps = (1, 1.5, 2, 3, 4, 5, 7) if span < 10 else (1, 2, 5) if span < 1000 else (1,)
+            marks = [m * 10.0**power for power in powers for m in steps]
         else:
             step = _round_step((high - low) / 5)
             first = math.ceil(low / step - 1e-9)
@@ -143,7 +143,7 @@ def intervals(panels: Sequence[Column], names: int = 230, width: int = 300) -> I
             draw.line((low, middle, high, middle), COLOURS[0], 2 * _SCALE)
             for end in (low, high):
                 draw.line((end, middle - 4 * _SCALE, end, middle + 4 * _SCALE), COLOURS[0], _SCALE)
-            _dot(draw, (mean, middle), COLOURS[0], 4)
+            _mark(draw, (mean, middle), COLOURS[0])
         draw.rectangle(box, outline=INK, width=_SCALE)
     return page.resize((page.width // _SCALE, page.height // _SCALE), Image.Resampling.LANCZOS)
 
@@ -164,17 +164,19 @@ def _draw_chart(tile: Image.Image, chart: Chart) -> None:
         if line.dashed:
             for start, end in pairwise(at):
                 _dashed(draw, start, end, colour)
-        elif line.joined and len(at) > 1:
-            draw.line(at, colour, 2 * _SCALE, joint="curve")
-        if line.marks and not line.dashed:
+        else:
+            if len(at) > 1:
+                draw.line(at, colour, 2 * _SCALE, joint="curve")
             for point in at:
-                _dot(draw, point, colour, 4)
+                _mark(draw, point, colour, number // len(COLOURS))
+            for point, label in zip(at, line.labels, strict=False):
+                draw.text((point[0] + 6 * _SCALE, point[1] - 6 * _SCALE), label, colour, _font(10), anchor="lm")
         height = box[1] + (number * 19 + 8) * _SCALE
         left = box[2] + 10 * _SCALE
         if line.dashed:
             _dashed(draw, (left, height), (left + 20 * _SCALE, height), colour)
         else:
-            _dot(draw, (left + 10 * _SCALE, height), colour, 4)
+            _mark(draw, (left + 10 * _SCALE, height), colour, number // len(COLOURS))
         draw.text((left + 26 * _SCALE, height), line.name, INK, _font(12), anchor="lm")
     draw.rectangle(box, outline=INK, width=_SCALE)
 
@@ -203,9 +205,14 @@ def _x(axis: Axis, value: float, box: Box) -> float:
     return box[0] + axis.share(value) * (box[2] - box[0])
 
 
-def _dot(draw: ImageDraw.ImageDraw, at: Point, colour: str, radius: float) -> None:
-    r = radius * _SCALE
-    draw.ellipse((at[0] - r, at[1] - r, at[0] + r, at[1] + r), colour)
+def _mark(draw: ImageDraw.ImageDraw, at: Point, colour: str, shape: int = 0) -> None:
+    """A dot, or for the lines after the last colour a square."""
+    r = 4 * _SCALE
+    corners = (at[0] - r, at[1] - r, at[0] + r, at[1] + r)
+    if shape:
+        draw.rectangle(corners, colour)
+    else:
+        draw.ellipse(corners, colour)
 
 
 def _dashed(draw: ImageDraw.ImageDraw, start: Point, end: Point, colour: str) -> None:
