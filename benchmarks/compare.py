@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ssd_core import Backbone, SSDError, load_backbone, load_heads
+from ssd_core.cli.values import size
 from ssd_core.writing import write
 
 from .compare_plot import compare_plot
@@ -89,7 +90,9 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", nargs="+", default=["24x24"], help="rows x columns in codes; the first gets all")
+    parser.add_argument(
+        "--grid", nargs="+", type=size, default=[(24, 24)], metavar="ROWSxCOLS", help="the first gets all"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="decoders whose names contain a text")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the built-in prompts to use")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="measure so long (0: only report)")
@@ -97,6 +100,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    try:
+        run(options)
+    except SSDError as error:
+        parser.exit(2, f"error: {error}\n")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures what is missing and writes the report."""
     deadline = time.monotonic() + options.minutes * 60
     torch.set_num_threads(options.threads)
     backbone = load_backbone(device=options.device)
@@ -108,13 +119,13 @@ def main() -> None:
         "fingerprint": backbone.fingerprint,
     }
     results = Results(options.results / "compare.json", machine)
-    grids = [tuple(int(part) for part in grid.split("x")) for grid in options.grid]
+    grids = [backbone.check_grid(grid) for grid in options.grid]
     table = chosen(options.only)
     core = [decoder for decoder in table if decoder.core or options.only]
-    tables = {(grid[0], grid[1]): core if number else table for number, grid in enumerate(grids)}
+    tables = {grid: core if number else table for number, grid in enumerate(grids)}
     measure(backbone, Runs(backbone, load_heads(backbone)), results, tables, options.prompts, deadline)
     if not results.content["rows"]:
-        raise SystemExit("nothing is measured yet; give it more --minutes")
+        raise SSDError("nothing is measured yet; give it more --minutes")
     text = markdown(results.content)
     print(text)
     write(results.path.with_suffix(".md"), (text + "\n").encode())

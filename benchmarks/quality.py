@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 
 from ssd_core import AR, Rolling, Schedule, SSDError, load_backbone, load_heads
+from ssd_core.cli.values import size
 from ssd_core.writing import write
 
 from .decoder_table import PLAIN, Decoder, chosen
@@ -82,17 +83,22 @@ def draw(store: PictureStore, jobs: Sequence[Job], lots: Sequence[Lot], minutes:
         print(f"lot {lot.number + 1} of {len(lots)} drawn, {(time.monotonic() - start) / 60:.1f} min", flush=True)
 
 
-def check_exact(store: PictureStore, plain: Job, check: Job, lot: Lot) -> tuple[int, int]:
-    """Draws a lot again by plain decoding; returns how many pictures it has and how many are equal in every code."""
+def check_exact(store: PictureStore, plain: Job, check: Job, lot: Lot) -> str:
+    """Draws a lot again by plain decoding and says that exact mode drew the same. Raises SSDError when it did not."""
     store.fill(check.slug, check.schedule, check.heads, lot)
     equal = (store.tokens(plain.slug, lot) == store.tokens(check.slug, lot)).flatten(1).all(1)
-    return len(equal), int(equal.sum())
+    if not equal.all():
+        raise SSDError(
+            f"exact mode drew {int(equal.sum())} of {len(equal)} pictures as plain decoding does, expected all; run "
+            "with --plain and another --folder"
+        )
+    return f"plain decoding's were drawn in exact mode, and {len(equal)} of them again by plain decoding: equal codes"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=504, help="pictures a decoder: prompts of the evaluation set")
-    parser.add_argument("--grid", default="24x24", help="rows x columns in codes")
+    parser.add_argument("--grid", type=size, default=(24, 24), metavar="ROWSxCOLS", help="size in codes")
     parser.add_argument("--batch", type=int, default=8, help="pictures drawn together")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="decoders whose names contain a text")
     parser.add_argument("--plain", action="store_true", help="draw plain decoding's pictures by plain decoding")
@@ -105,32 +111,35 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    try:
+        run(options)
+    except SSDError as error:
+        parser.exit(2, f"error: {error}\n")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Draws what is missing and writes the report."""
     torch.set_num_threads(options.threads)
-    rows, cols = (int(part) for part in options.grid.split("x"))
     part, parts = (int(number) for number in options.share.split("/"))
     backbone = load_backbone(device=options.device, dtype="float32")
-    store = PictureStore(options.folder, backbone, load_heads(backbone), load_detector(), (rows, cols))
+    store = PictureStore(
+        options.folder, backbone, load_heads(backbone), load_detector(), backbone.check_grid(options.grid)
+    )
     table = [d for d in chosen(options.only) if options.only or d.name in (PLAIN, *DEFAULT)]
     jobs, other, check = jobs_of(table, options.plain)
     lots = lots_of(options.count, options.batch)
     draw(store, [*jobs, other], lots[part - 1 :: parts], options.minutes)
     complete = [lot for lot in lots if all(store.has(job.slug, job.lot(lot)) for job in (*jobs, other))]
     if not complete:
-        raise SystemExit("nothing is drawn by all decoders yet; give it more --minutes")
-    pictures, equal = check_exact(store, jobs[0], check, complete[0])
-    if equal < pictures:
-        raise SSDError(
-            f"exact mode drew {equal} of {pictures} pictures as plain decoding does, expected all; run with --plain "
-            "and another --folder"
-        )
+        raise SSDError("nothing is drawn by all decoders yet; give it more --minutes")
     names = [(decoder.name, job.slug) for decoder, job in zip(table, jobs, strict=True)]
     report = evaluate(store, names, (other.slug, OTHER_SEEDS), complete)
-    report["check"] = f"{pictures} pictures drawn in exact mode and by plain decoding: {equal} equal in every code"
-    report["grid"] = options.grid
+    report["check"] = "all by plain decoding" if options.plain else check_exact(store, jobs[0], check, complete[0])
+    report["grid"] = "{}x{}".format(*options.grid)
     text = markdown(report)
     print(text)
     options.results.mkdir(parents=True, exist_ok=True)
-    base = options.results / f"quality-{options.grid}"
+    base = options.results / f"quality-{report['grid']}"
     write(base.with_suffix(".json"), (json.dumps(report, indent=1) + "\n").encode())
     write(base.with_suffix(".md"), (text + "\n").encode())
     quality_plot(report).save(base.with_suffix(".png"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from .features import KINDS
@@ -37,7 +38,7 @@ def contact_sheet(
     page = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     sheet = Image.new("RGB", (1, 1))
     for row, (name, slug) in enumerate(names):
-        images = [image for lot in lots for image in store.images(store.tokens(slug, lot))][:columns]
+        images = list(store.images(torch.cat([store.tokens(slug, lot) for lot in lots])[:columns]))
         if row == 0:
             cell = images[0].shape[0]
             sheet = Image.new("RGB", (label + len(images) * (cell + gap), head + len(names) * (cell + gap)), "white")

@@ -255,7 +255,7 @@ def test_scripts_run_on_the_embedded_model(tmp_path: Path, monkeypatch: pytest.M
     quality.main()
     report = json.loads((tmp_path / "quality-16x16.json").read_text())
     assert report["pictures"] == 4
-    assert report["check"].endswith("2 equal in every code")
+    assert report["check"].endswith("2 of them again by plain decoding: equal codes")
     exact = report["decoders"]["exact, 1 row"]
     assert exact["equal"] == [1, 1, 1]
     assert exact["nll_minus_ar"] == exact["all_asked_minus_ar"] == [0, 0, 0]
