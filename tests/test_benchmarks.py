@@ -8,10 +8,29 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import ToyBackbone, make_engine
+from PIL import Image
+from toys import ToyBackbone, make_engine, toy_heads
 
-from benchmarks import decoders, likelihood, quality
-from ssd_core import AR, Rolling, Sampling
+from benchmarks import compare, likelihood, picture_store, quality
+from benchmarks.compare_report import markdown, summary
+from benchmarks.compare_runs import PROMPTS, Runs
+from benchmarks.decoder_table import PLAIN, chosen, decoders
+from benchmarks.emoji_score import CATEGORIES, detect, judge, load_detector
+from benchmarks.forward_cost import forward_costs
+from benchmarks.peak_memory import peak_bytes
+from benchmarks.picture_store import PictureStore
+from benchmarks.plot import Axis, Chart, Line, charts_page
+from ssd_core import (
+    AR,
+    Backbone,
+    Rounds,
+    Sampling,
+    SpatialHeads,
+    SSDError,
+    generate,
+    load_backbone,
+    load_heads,
+)
 from ssd_core.draft import NoDrafter
 from ssd_core.sampling import guide, truncate
 
@@ -41,38 +60,239 @@ def test_excluded_tokens_cost_a_fixed_price() -> None:
     assert math.isfinite(float(measured))
 
 
-def test_decoder_table() -> None:
-    """Plain decoding is its own reference, exact mode equals it, and the markdown has a line per decoder."""
-    backbone = ToyBackbone(4, 5)
-    table = {"plain AR": (AR(), None), "exact": (Rolling(window_rows=2), None)}
-    rows = decoders.measure(backbone, table, ["ab", "c"], (4, 5), repeat=2)
-    summary = {row["decoder"]: row for row in decoders.summary(rows)}
-    assert summary["plain AR"]["fewer"] == summary["plain AR"]["faster"] == summary["plain AR"]["equal"] == 1
-    assert summary["exact"]["equal"] == 1
-    assert summary["exact"]["pictures"] == 4
-    assert summary["exact"]["nll"] == pytest.approx(summary["plain AR"]["nll"])
-    assert len(decoders.markdown(list(summary.values())).splitlines()) == 4
+# --- compare -------------------------------------------------------------------------------------------------------
+
+GRID = (4, 5)
+TABLE = [d for d in decoders() if d.name in (PLAIN, "exact, 1 row", "exact, 3 rows, no heads", "rounds r=2, separate")]
 
 
-def test_bootstrap_interval() -> None:
-    """The interval holds the mean and shrinks with the sample; a constant has none."""
-    values = torch.linspace(0, 1, 50, dtype=torch.float64).numpy()
-    low, high = quality.interval(values)
-    assert low < 0.5 < high
-    assert 0.1 < high - low < 0.25
-    assert quality.interval(values * 0 + 3) == (3, 3)
+def toy_results(folder: Path) -> tuple[ToyBackbone, Runs, compare.Results]:
+    backbone = ToyBackbone(*GRID)
+    return backbone, Runs(backbone, toy_heads(backbone)), compare.Results(folder / "compare.json", {"threads": 1})
+
+
+def test_every_decoder_has_a_name_of_its_own_and_can_be_made() -> None:
+    names = [decoder.name for decoder in decoders()]
+    assert names[0] == PLAIN
+    assert len(set(names)) == len(names)
+    assert {f"rounds r={r}" for r in range(7)} | {f"rounds r={r}, separate" for r in range(7)} < set(names)
+    assert [d.name for d in chosen(["r=2,", "4 rows"])] == [
+        PLAIN, "exact, 4 rows", "exact, 4 rows, no heads", "rounds r=2, separate", "rounds r=2, Gumbel",
+    ]  # fmt: skip
+    assert set(quality.DEFAULT) < set(names)
+
+
+def test_comparison_measures_what_the_runs_did(tmp_path: Path) -> None:
+    """Plain decoding is its own reference; exact mode equals it; rounds take the forwards that the formula says."""
+    backbone, runs, results = toy_results(tmp_path)
+    compare.measure(backbone, runs, results, {GRID: TABLE}, prompts=2, deadline=math.inf)
+    rows = results.content["rows"]
+    assert sorted((row["decoder"], row["prompt"]) for row in rows) == sorted(
+        (decoder.name, prompt) for decoder in TABLE for prompt in PROMPTS[:2]
+    )
+    figures = summary(rows)["4x5"]
+    assert list(figures) == [row["decoder"] for row in rows[: len(TABLE)]]
+    assert figures[PLAIN]["forwards"] == 20
+    assert figures[PLAIN]["fewer"] == figures[PLAIN]["faster"] == figures[PLAIN]["equal"] == 1
+    for name in ("exact, 1 row", "exact, 3 rows, no heads"):
+        assert figures[name]["equal"] == 1
+        assert figures[name]["nll"] == pytest.approx(figures[PLAIN]["nll"])
+        assert figures[name]["fewer"] > 1
+        assert set(figures[name]["by_direction"]) <= {"horizontal", "vertical", "copy"}
+    first_row = 1 + 2 * math.ceil((GRID[1] - 1) / 5) + 1  # algorithm: 1 + 2 ceil((cols - 1) / 5), 1 for end of line
+    assert figures["rounds r=2, separate"]["forwards"] == first_row + 3 * (GRID[0] - 1)
+    for row in rows:
+        generation = runs.draw(next(d for d in TABLE if d.name == row["decoder"]), row["prompt"], row["seed"], GRID)
+        assert row["forwards"] == generation.report.total_forwards
+        assert row["faster"] == pytest.approx(row["ar_seconds"] / row["seconds"])
+    text = markdown(results.content)
+    assert all(f"| {decoder.name} | {figures[decoder.name]['forwards']:.0f} |" in text for decoder in TABLE)
+
+
+def test_comparison_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever run is interrupted, the next call measures each missing picture once and keeps what was there."""
+    wanted = sorted((decoder.name, prompt) for decoder in TABLE for prompt in PROMPTS[:2])
+    draw = Runs.draw
+    for last in (0, 3, 6, 9, 12):
+        backbone, runs, results = toy_results(tmp_path / str(last))
+        left = last
+
+        def stopping(self: Runs, *arguments: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return draw(self, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Runs, "draw", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            compare.measure(backbone, runs, results, {GRID: TABLE}, prompts=2, deadline=math.inf)
+        monkeypatch.setattr(Runs, "draw", draw)
+        backbone, runs, again = toy_results(tmp_path / str(last))
+        kept = list(again.content["rows"])
+        compare.measure(backbone, runs, again, {GRID: TABLE}, prompts=2, deadline=math.inf)
+        assert again.content["rows"][: len(kept)] == kept
+        assert sorted((row["decoder"], row["prompt"]) for row in again.content["rows"]) == wanted
+        assert set(again.content["memory"]["4x5"]) == {decoder.name for decoder in TABLE}
+
+
+def test_results_of_another_machine_are_refused(tmp_path: Path) -> None:
+    compare.Results(tmp_path / "compare.json", {"threads": 1}).save()
+    with pytest.raises(SSDError, match="another folder"):
+        compare.Results(tmp_path / "compare.json", {"threads": 2})
+
+
+def test_no_time_means_no_runs(tmp_path: Path) -> None:
+    backbone, runs, results = toy_results(tmp_path)
+    compare.measure(backbone, runs, results, {GRID: TABLE}, prompts=2, deadline=-math.inf)
+    assert results.content["rows"] == []
+
+
+def test_wide_forwards_are_timed_as_the_engine_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each width that fits, in the middle of the picture, sees the keys before it and itself, not what comes after."""
+    backbone = ToyBackbone(*GRID)
+    seen: dict[int, torch.Tensor] = {}
+    forward = backbone.decoder.forward
+
+    def spying(x, rotary, cache=None, window=None):  # type: ignore[no-untyped-def]
+        seen[x.shape[1]] = window.mask
+        return forward(x, rotary, cache, window)
+
+    monkeypatch.setattr(backbone.decoder, "forward", spying)
+    costs = forward_costs(backbone, "ab", GRID, widths=(1, 4, 24, 25), cycles=3)
+    assert [cost.width for cost in costs] == [1, 4, 24]  # 4 rows of 5 codes and an end of line
+    assert all(cost.seconds > cost.logits_seconds > 0 for cost in costs)
+    assert seen[1] is None
+    assert torch.equal(seen[4][0, 0], torch.ones(4, 6 + 10 + 4).tril(6 + 10).bool())  # six prompt tokens
+
+
+def test_peak_memory_counts_what_is_alive_at_once() -> None:
+    """Eighty megabytes at a time, four times over; what was there before does not count."""
+
+    def work() -> None:
+        for _ in range(4):
+            torch.ones(20_000_000)
+
+    kept = torch.ones(20_000_000)
+    peak = peak_bytes(work, torch.device("cpu"))
+    if peak is None:
+        pytest.skip("no way to ask for the peak here")
+    assert 70e6 < peak < 100e6
+    assert len(kept) == 20_000_000
+
+
+# --- quality -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def emoji() -> tuple[Backbone, SpatialHeads]:
+    backbone = load_backbone()
+    return backbone, load_heads(backbone)
+
+
+def store_in(folder: Path, emoji: tuple[Backbone, SpatialHeads]) -> PictureStore:
+    return PictureStore(folder, *emoji, load_detector(), (16, 16))
+
+
+@pytest.mark.slow
+def test_store_keeps_what_generate_draws_and_what_the_bench_computes(
+    tmp_path: Path, emoji: tuple[Backbone, SpatialHeads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_in(tmp_path, emoji)
+    lot = quality.lots_of(6, 3)[1]
+    assert not store.has("r0", lot)
+    store.fill("r0", Rounds(0), True, lot)
+    assert store.has("r0", lot)
+    backbone, heads = emoji
+    drawn = generate(backbone, lot.captions, heads=heads, schedule=Rounds(0), seed=3, grid=(16, 16))
+    assert torch.equal(store.tokens("r0", lot), drawn.tokens)
+    figures = store.figures("r0", lot)
+    expected = likelihood.negative_log_likelihood(backbone, drawn.tokens, lot.captions, backbone.default_sampling)
+    assert torch.allclose(figures["nll"], expected)
+    for row, (seen, spec) in enumerate(zip(detect(load_detector(), drawn.images), lot.specs, strict=True)):
+        outcome = dict(zip(CATEGORIES, figures["outcomes"][row].tolist(), strict=True))
+        assert {name: bool(value) for name, value in outcome.items() if value >= 0} == judge(seen, spec)
+    monkeypatch.setattr(picture_store, "generate", None)  # nothing is drawn twice ...
+    (tmp_path / "r0" / "figures-00001.safetensors").unlink()  # ... but figures can be made again
+    store.fill("r0", Rounds(0), True, lot)
+    assert torch.equal(store.figures("r0", lot)["nll"], figures["nll"])
+    for schedule, with_heads in ((Rounds(1), True), (Rounds(0), False)):
+        with pytest.raises(SSDError, match="another name"):
+            store.fill("r0", schedule, with_heads, lot)
+
+
+@pytest.mark.slow
+def test_lots_are_drawn_in_turn_and_goes_on(tmp_path: Path, emoji: tuple[Backbone, SpatialHeads]) -> None:
+    """All decoders have equal numbers at any time."""
+    store, order = store_in(tmp_path, emoji), []
+
+    class Watched(PictureStore):
+        def fill(self, slug: str, *rest: object) -> None:
+            order.append((slug, rest[-1].number))  # type: ignore[attr-defined]
+
+    watched = Watched(tmp_path, *emoji, store.detector, (16, 16))
+    jobs, other, _ = quality.jobs_of(chosen(["rounds r=0"]), plain=False)
+    quality.draw(watched, [*jobs, other], quality.lots_of(5, 2), minutes=math.inf)
+    slugs = ["plain-ar", "rounds-r-0", "rounds-r-0-separate", "plain-ar-other-seeds"]
+    assert order == [(slug, number) for number in range(3) for slug in slugs]
+    order.clear()
+    quality.draw(watched, jobs, quality.lots_of(5, 2), minutes=0)
+    assert order == []
 
 
 @pytest.mark.slow
 def test_scripts_run_on_the_embedded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command lines that the README names, at their smallest."""
-    out = tmp_path / "figures.json"
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    arguments = ["decoders", "--prompts", "1", "--grid", "16x16", "--only", "fused, r=1", "--json", str(out)]
-    monkeypatch.setattr("sys.argv", arguments)
-    decoders.main()
-    assert [row["decoder"] for row in json.loads(out.read_text())["decoders"]] == ["plain AR", "rounds, fused, r=1"]
-    arguments = ["quality", "--count", "4", "--batch", "4", "--grid", "16x16", "--only", "r=1", "--json", str(out)]
-    monkeypatch.setattr("sys.argv", arguments)
+    small = ["--grid", "16x16", "--results", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["compare", *small, "--only", "rounds r=1", "--prompts", "1"])
+    compare.main()
+    names = [PLAIN, "rounds r=1", "rounds r=1, separate"]
+    assert sorted(row["decoder"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]) == names
+    assert Image.open(tmp_path / "compare.png").width > 1000
+    arguments = [*small, "--count", "4", "--batch", "2", "--only", "exact, 1 row", "rounds r=1"]
+    monkeypatch.setattr("sys.argv", ["quality", *arguments, "--folder", str(tmp_path / "drawn")])
     quality.main()
-    assert set(json.loads(out.read_text())["rounds, fused, r=1"]) >= {"nll", "exact_set", "all_asked"}
+    report = json.loads((tmp_path / "quality-16x16.json").read_text())
+    assert report["pictures"] == 4
+    assert report["check"].endswith("2 of them again by plain decoding: equal codes")
+    exact = report["decoders"]["exact, 1 row"]
+    assert exact["equal"] == [1, 1, 1]
+    assert exact["nll_minus_ar"] == exact["all_asked_minus_ar"] == [0, 0, 0]
+    assert exact["objects"] == report["decoders"][PLAIN]["objects"]
+    assert report["decoders"]["rounds r=1"]["nll_minus_ar"][1] > 0  # so few rounds break pictures of this model
+    sheet = Image.open(tmp_path / "quality-16x16-sheet.jpg")
+    assert sheet.height > len(report["decoders"]) * 128
+
+
+# --- plots ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_axes_hold_their_data_and_have_round_ticks(log: bool) -> None:
+    values = [0.7, 3.0, 41.0]
+    axis = Axis("x", log=log).fitted(values)
+    shares = [axis.share(value) for value in values]
+    assert 0 < shares[0] < shares[1] < shares[2] < 1
+    assert len(axis.ticks) >= 3
+    assert all(0 <= axis.share(tick) <= 1 for tick in axis.ticks)
+    assert all(f"{tick:g}".strip("0.").strip("0") in {"", "1", "2", "3", "4", "5", "25"} for tick in axis.ticks)
+    assert Axis("x", low=0.0, high=1.0).fitted([0.5]).share(0.25) == 0.25
+    assert Axis("x").fitted([2.0, 2.0]).share(2.0) == pytest.approx(0.5)
+
+
+def test_a_line_is_drawn_where_its_points_lie() -> None:
+    """A mark at the middle of both axes colours the middle of the box and no other corner."""
+    chart = Chart("t", Axis("x", low=0.0, high=2.0), Axis("y", low=0.0, high=2.0), [Line("one", [(1.0, 1.0)])])
+    page = charts_page([chart], width=600, height=400)
+    blue = [
+        (x, y)
+        for x in range(80, 480)
+        for y in range(45, 340)
+        if (pixel := page.getpixel((x, y))) and pixel[2] > pixel[0] + 80  # type: ignore[index,operator]
+    ]
+    left, top, bottom = 78, 40, 400 - 58
+    centre_x, centre_y = sum(x for x, _ in blue) / len(blue), sum(y for _, y in blue) / len(blue)
+    assert abs(centre_y - (top + bottom) / 2) < 1.5
+    assert max(x for x, _ in blue) - min(x for x, _ in blue) < 12
+    assert left < centre_x < 480

@@ -75,12 +75,22 @@ class Detector(nn.Module):
         nn.init.constant_(self.objects.bias, -4.0)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        middle, coarse = self._maps(images)
+        merged = self.merge(middle + F.interpolate(self.lateral(coarse), scale_factor=2.0, mode="nearest"))
+        return self.objects(merged), self.colours(merged), self.background(_pool(middle, coarse))
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """Activations averaged over the picture, float32 [B, 192], for images as in ``forward``."""
+        return _pool(*self._maps(images))
+
+    def _maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = (images * 2 - 1).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
         middle = self.middle(self.fine(x))
-        coarse = self.coarse(middle)
-        merged = self.merge(middle + F.interpolate(self.lateral(coarse), scale_factor=2.0, mode="nearest"))
-        pooled = torch.cat([coarse.mean((2, 3)), middle.mean((2, 3))], 1)
-        return self.objects(merged), self.colours(merged), self.background(pooled)
+        return middle, self.coarse(middle)
+
+
+def _pool(middle: Tensor, coarse: Tensor) -> Tensor:
+    return torch.cat([coarse.mean((2, 3)), middle.mean((2, 3))], 1)
 
 
 def load_detector(path: Path = WEIGHTS) -> Detector:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import SSDError
+from .bench_options import BenchOptions, bench_options
 from .distill_options import DistillOptions, distill_options
 from .parser import build_parser
 
@@ -81,7 +82,15 @@ class DownloadOptions:
     yes: bool
 
 
-Options = GenerateOptions | WordsOptions | ConvertOptions | InspectOptions | DownloadOptions | DistillOptions
+Options = (
+    GenerateOptions
+    | WordsOptions
+    | ConvertOptions
+    | InspectOptions
+    | DownloadOptions
+    | BenchOptions
+    | DistillOptions
+)
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -98,6 +107,8 @@ def parse(arguments: Sequence[str]) -> Options:
         return DownloadOptions(**values)
     if command == "distill":
         return distill_options(values)
+    if command == "bench":
+        return bench_options(values)
     values["prompts"] = _prompts(values["prompts"])
     options = GenerateOptions(**values)
     _check(options)

@@ -11,6 +11,8 @@ import torch
 
 from ..errors import SSDError
 from .arguments import ConvertOptions, DownloadOptions, InspectOptions, Options, WordsOptions, parse
+from .bench import bench
+from .bench_options import BenchOptions
 from .compare import compare
 from .convert import convert
 from .distill import distill
@@ -64,6 +66,8 @@ def _run(options: Options) -> None:
         download_model(options)
     elif isinstance(options, CollectOptions | TrainOptions | EvaluateOptions):
         distill(options)
+    elif isinstance(options, BenchOptions):
+        bench(options)
     elif options.compare:
         compare(options)
     else:

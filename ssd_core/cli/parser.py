@@ -9,6 +9,7 @@ from typing import NoReturn
 from .. import __version__
 from ..errors import SSDError
 from ..hub import PUBLISHED
+from .bench_options import add_bench
 from .distill_options import add_distill
 from .values import real as _real
 from .values import size as _size
@@ -28,6 +29,7 @@ examples:
   python -m ssd_core generate "a red cat" --backbone models/ar_backbones/Janus-Pro-1B --device cuda
   python -m ssd_core convert vqgan.ckpt -o models/Lumina-mGPT-7B-768/vqgan.safetensors
   python -m ssd_core distill --help
+  python -m ssd_core bench prompts.jsonl --decoders ar exact rolling:tolerance=4 -o pictures/
 """
 
 
@@ -65,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_inspect(commands)
     _add_download(commands)
     add_distill(commands)
+    add_bench(commands)
     return parser
 
 

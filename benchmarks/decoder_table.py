@@ -1,0 +1,71 @@
+"""The decoders that the benchmarks set side by side, one line each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ssd_core import AR, Rolling, Rounds, Schedule
+
+PLAIN = "plain AR"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A named setting. ``family`` groups settings that differ in one number (a line in a plot, ``value`` on it);
+    ``heads``: drafts by the spatial heads, else without training; ``core``: part of short tables and of grid sweeps."""
+
+    name: str
+    family: str
+    value: float
+    schedule: Schedule
+    heads: bool = True
+    core: bool = False
+
+    @property
+    def slug(self) -> str:
+        """The name as a folder's name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+def decoders() -> list[Decoder]:
+    """Every decoder, plain AR first."""
+    table = [Decoder(PLAIN, PLAIN, 0, AR(), heads=False, core=True), *_rolling(), *_rounds()]
+    assert len({decoder.slug for decoder in table}) == len(table)
+    return table
+
+
+def chosen(only: Sequence[str]) -> list[Decoder]:
+    """Plain AR and the decoders whose name contains one of the texts; every decoder where there are none."""
+    return [d for d in decoders() if d.name == PLAIN or not only or any(text in d.name for text in only)]
+
+
+def _rolling() -> Iterator[Decoder]:
+    for rows in (1, 2, 3, 4, 6):
+        yield Decoder(f"exact, {_rows(rows)}", "exact", rows, Rolling(rows), core=rows in (1, 3))
+    for rows in (1, 2, 3, 4):
+        name = f"exact, {_rows(rows)}, no heads"
+        yield Decoder(name, "exact, no heads", rows, Rolling(rows), heads=False, core=rows in (1, 3))
+    yield Decoder("exact in law, 3 rows, maximal", "maximal", 3, Rolling(3, coupling="maximal"))
+    for rows in (1, 2, 3):
+        for tolerance in (1.0, 4.0, 10.0, 20.0):
+            name, family = f"tolerance {tolerance:g}, {_rows(rows)}", f"tolerance, {_rows(rows)}"
+            yield Decoder(name, family, tolerance, Rolling(rows, tolerance=tolerance), core=(rows, tolerance) == (1, 4))
+    yield Decoder("tolerance 4, 1 row, no heads", "tolerance, no heads", 4, Rolling(1, tolerance=4.0), heads=False)
+
+
+def _rounds() -> Iterator[Decoder]:
+    for rounds in range(7):
+        yield Decoder(f"rounds r={rounds}", "rounds", rounds, Rounds(rounds), core=rounds in (1, 2))
+    for rounds in range(7):
+        name = f"rounds r={rounds}, separate"
+        yield Decoder(name, "rounds, separate", rounds, Rounds(rounds, commit="separate"), core=rounds == 2)
+    yield Decoder("rounds r=2, Gumbel", "rounds, Gumbel", 2, Rounds(2, coupling="gumbel"))
+    for rows, first, later in ((2, 1, 1), (2, 2, 1), (2, 5, 4), (3, 2, 1), (3, 4, 2)):
+        schedule = Rounds(first, rows_per_block=rows, incremental_rounds=later, commit="separate")
+        yield Decoder(f"staged {rows} rows, b={first} i={later}", f"staged, {rows} rows", first, schedule)
+
+
+def _rows(rows: int) -> str:
+    return f"{rows} row{'s' if rows > 1 else ''}"

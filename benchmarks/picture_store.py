@@ -1,0 +1,161 @@
+"""Drawn pictures as token shards on disk, one folder a decoder, and what was measured on them beside.
+
+``FOLDER/<decoder>/tokens-00003.safetensors`` holds one batch of codes, int32 [n, rows, cols]; its metadata say how it
+was drawn. ``figures-00003.safetensors`` holds what is computed from them, and may be deleted at any time. Files are
+written whole or not at all, so a run can be killed at any moment and taken up again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from recipes.emoji_scenes.captions import SceneSpec
+from ssd_core import Backbone, Schedule, SpatialHeads, SSDError, generate
+from ssd_core.writing import write
+
+from .emoji_score import CATEGORIES, Detector, detect, judge
+from .features import picture_features
+from .likelihood import negative_log_likelihood
+
+FORMAT = 2
+"""Raise it when the figures change their meaning: old ones are then computed anew."""
+
+
+@dataclass(frozen=True)
+class Lot:
+    """One batch of the evaluation set: its number, prompts and the seed of its first picture."""
+
+    number: int
+    specs: list[SceneSpec]
+    seed: int
+
+    @property
+    def captions(self) -> list[str]:
+        return [spec.caption for spec in self.specs]
+
+
+@dataclass(frozen=True)
+class PictureStore:
+    """Draws lots of pictures for decoders, unless they are there already."""
+
+    folder: Path
+    backbone: Backbone
+    heads: SpatialHeads
+    detector: Detector
+    grid: tuple[int, int]
+
+    @cached_property
+    def heads_fingerprint(self) -> str:
+        """A hash of the heads' weights: drafts decide what rounds and tolerances draw."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.heads.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.float().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def fill(self, slug: str, schedule: Schedule, heads: bool, lot: Lot) -> None:
+        """Draws the lot and measures it. Raises SSDError when the folder holds pictures drawn in another way."""
+        file = self._tokens_file(slug, lot)
+        how = self._how(schedule, heads, lot)
+        if file.exists():
+            self._check(file, how)
+        else:
+            drawn = generate(
+                self.backbone,
+                lot.captions,
+                heads=self.heads if heads else None,
+                schedule=schedule,
+                seed=lot.seed,
+                grid=self.grid,
+            )
+            report = drawn.report
+            seconds = report.seconds["total"] - report.seconds["pixels"]
+            metadata = {**how, "seconds": f"{seconds:.3f}", "forwards": str(report.total_forwards)}
+            _save(file, {"tokens": drawn.tokens.to("cpu", torch.int32)}, metadata)
+        if not self._measured(slug, lot):
+            self._measure(slug, lot)
+
+    def has(self, slug: str, lot: Lot) -> bool:
+        """Whether the lot is drawn and measured."""
+        return self._tokens_file(slug, lot).exists() and self._measured(slug, lot)
+
+    def tokens(self, slug: str, lot: Lot) -> Tensor:
+        """Codes int64 [n, rows, cols]."""
+        return safetensors.torch.load_file(self._tokens_file(slug, lot))["tokens"].long()
+
+    def cost(self, slug: str, lot: Lot) -> tuple[float, int]:
+        """Seconds (pixels aside) and forwards of the lot's batch."""
+        with safe_open(str(self._tokens_file(slug, lot)), framework="pt") as file:
+            metadata: dict[str, str] = file.metadata()
+        return float(metadata["seconds"]), int(metadata["forwards"])
+
+    def figures(self, slug: str, lot: Lot) -> dict[str, Tensor]:
+        """``nll`` float32 [n]; ``objects`` and ``texture`` float32 [n, width]; ``outcomes`` int8 [n, categories]: 1
+        passed, 0 failed, -1 not asked."""
+        return safetensors.torch.load_file(self._figures_file(slug, lot))
+
+    def images(self, tokens: Tensor) -> Tensor:
+        """Pixels float32 [n, H, W, 3] in 0..1, on the CPU."""
+        with torch.inference_mode():
+            return self.backbone.decode_pixels(tokens.to(self.backbone.device)).clamp(0, 1).float().cpu()
+
+    def _measure(self, slug: str, lot: Lot) -> None:
+        tokens = self.tokens(slug, lot)
+        images = self.images(tokens)
+        outcomes = torch.full((len(tokens), len(CATEGORIES)), -1, dtype=torch.int8)
+        for row, (seen, spec) in enumerate(zip(detect(self.detector, images), lot.specs, strict=True)):
+            for category, passed in judge(seen, spec).items():
+                outcomes[row, CATEGORIES.index(category)] = passed
+        sampling = self.backbone.default_sampling
+        on_device = tokens.to(self.backbone.device)
+        nll = negative_log_likelihood(self.backbone, on_device, lot.captions, sampling).cpu()
+        figures = {"nll": nll, "outcomes": outcomes, **picture_features(self.detector, images)}
+        _save(self._figures_file(slug, lot), figures, {"format": str(FORMAT)})
+
+    def _measured(self, slug: str, lot: Lot) -> bool:
+        file = self._figures_file(slug, lot)
+        if not file.exists():
+            return False
+        with safe_open(str(file), framework="pt") as content:
+            return bool((content.metadata() or {}).get("format") == str(FORMAT))
+
+    def _how(self, schedule: Schedule, heads: bool, lot: Lot) -> dict[str, str]:
+        how = {"schedule": json.dumps(asdict(schedule))}  # type: ignore[call-overload]
+        how["drafts"] = f"heads {self.heads_fingerprint}" if heads else "no heads"
+        how["fingerprint"] = self.backbone.fingerprint
+        how["prompts"] = json.dumps(lot.captions)
+        how["seed"] = str(lot.seed)
+        how["grid"] = f"{self.grid[0]}x{self.grid[1]}"
+        return how
+
+    @staticmethod
+    def _check(path: Path, how: dict[str, str]) -> None:
+        with safe_open(str(path), framework="pt") as file:
+            found: dict[str, str] = file.metadata()
+        for key, value in how.items():
+            if found.get(key) != value:
+                raise SSDError(
+                    f"{path} was drawn with {key} {found.get(key)}, expected {value}; "
+                    "give --folder another name, or delete this one"
+                )
+
+    def _tokens_file(self, slug: str, lot: Lot) -> Path:
+        return self.folder / slug / f"tokens-{lot.number:05d}.safetensors"
+
+    def _figures_file(self, slug: str, lot: Lot) -> Path:
+        return self.folder / slug / f"figures-{lot.number:05d}.safetensors"
+
+
+def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    write(path, safetensors.torch.save(whole, metadata=metadata))

@@ -1,0 +1,176 @@
+"""`bench`: every prompt by every decoder in turn, for the evaluators of GenEval and DPG-Bench."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from statistics import median
+from typing import Any
+
+from ..errors import SSDError
+from ..families.base import Backbone
+from ..generate import generate
+from ..heads import SpatialHeads
+from ..noise import image_seeds
+from ..sampling import Sampling
+from ..schedule import AR, Schedule
+from ..version import __version__
+from .bench_decoders import BenchDecoder
+from .bench_files import Picture, PictureFolder, Timings
+from .bench_options import BenchOptions
+from .bench_prompts import BenchPrompt, check_readable, read_prompts
+from .files import to_bytes
+from .progress import ProgressBar
+from .setup import chosen_heads, load_model
+
+
+def bench(options: BenchOptions) -> None:
+    """Draw what is missing, decoder by decoder for each prompt, then print a summary."""
+    prompts = read_prompts(options.prompts, options.layout == "dpg", options.limit)
+    backbone = load_model(options.model, options.device, options.dtype, options.threads)
+    check_readable(prompts, backbone)
+    sampling = _sampling(options, backbone)
+    if options.layout == "dpg":
+        _check_square(options, backbone)
+    heads = chosen_heads(backbone, options.model, options.heads)
+    benches = [_Bench(options, backbone, heads, sampling, decoder) for decoder in options.decoders]
+    left = [
+        (index, prompt, own) for index, prompt in enumerate(prompts) for own in benches if not own.done(index, prompt)
+    ]
+    warm: set[str] = set()
+    with ProgressBar(None) as bar:
+        for number, (index, prompt, own) in enumerate(left):
+            bar.note(f"{number} of {len(left)} prompts drawn; now {own.decoder.folder}: {prompt.text}")
+            own.draw(index, prompt, warm=own.decoder.folder in warm)
+            warm.add(own.decoder.folder)
+    figures = {own.decoder.folder: own.figures() for own in benches}
+    print(json.dumps(figures, allow_nan=False) if options.json else _text(figures, options))
+
+
+class _Bench:
+    """One decoder: its pictures, its timings."""
+
+    def __init__(
+        self,
+        options: BenchOptions,
+        backbone: Backbone,
+        heads: SpatialHeads | None,
+        sampling: Sampling,
+        decoder: BenchDecoder,
+    ) -> None:
+        self.decoder = decoder
+        self._options, self._backbone, self._sampling = options, backbone, sampling
+        self._schedule: Schedule = decoder.schedule(backbone.device.type)
+        self._heads = None if isinstance(self._schedule, AR) else heads
+        options.output.mkdir(parents=True, exist_ok=True)
+        self._folder = PictureFolder(options.output / decoder.folder, options.layout)
+        self._timings = Timings(options.output / f"timings-{decoder.folder}.json", self._settings())
+
+    def done(self, index: int, prompt: BenchPrompt) -> bool:
+        files = self._folder.files(index, prompt, self._options.images)
+        return self._timings.has(index, prompt) and all(file.is_file() for file in files)
+
+    def draw(self, index: int, prompt: BenchPrompt, warm: bool) -> None:
+        """Pictures first, timings last: a prompt with timings is complete."""
+        options = self._options
+        pictures: list[Picture] = []
+        known: list[dict[str, Any]] = []
+        first = options.seed + index * options.images
+        for start in range(0, options.images, options.batch):
+            count = min(options.batch, options.images - start)
+            seeds = image_seeds((first + start) % 2**64, count)
+            drawn = generate(
+                self._backbone,
+                prompt.text,
+                heads=self._heads,
+                schedule=self._schedule,
+                sampling=self._sampling,
+                seed=seeds[0],
+                batch=count,
+                grid=options.size,
+                negative=options.negative,
+            )
+            pictures += [to_bytes(image) for image in drawn.images]
+            report = drawn.report
+            for image, seed in enumerate(seeds, start):
+                known.append(
+                    {
+                        "image": image,
+                        "seed": seed,
+                        "seconds": round(report.seconds["total"] / count, 6),
+                        "pixel_seconds": round(report.seconds["pixels"] / count, 6),
+                        "batch": count,
+                        "forwards": report.total_forwards,
+                        "acceptance": report.acceptance,
+                        "warm": warm,
+                    }
+                )
+            warm = True
+        self._folder.save(index, prompt, pictures)
+        self._timings.add(index, prompt, known)
+
+    def figures(self) -> dict[str, Any]:
+        """Medians over the pictures that were not the first of a process."""
+        pictures = self._timings.pictures
+        timed = [picture for picture in pictures if picture["warm"]] or pictures
+        return {
+            "pictures": len(pictures),
+            "seconds": median(picture["seconds"] for picture in timed),
+            "forwards": median(picture["forwards"] for picture in timed),
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same when a run is taken up again."""
+        options, backbone = self._options, self._backbone
+        heads = "none" if self._heads is None else options.heads or "the model's own"
+        settings = {
+            "decoder": self.decoder.folder,
+            "schedule": asdict(self._schedule),  # type: ignore[call-overload]
+            "sampling": asdict(self._sampling),
+            "negative": options.negative,
+            "layout": options.layout,
+            "images": options.images,
+            "batch": options.batch,
+            "seed": options.seed,
+            "grid": list(options.size or backbone.default_grid),
+            "backbone": backbone.name,
+            "fingerprint": backbone.fingerprint,
+            "heads": heads,
+            "dtype": str(backbone.dtype).removeprefix("torch."),
+            "device": str(backbone.device),
+            "version": __version__,
+        }
+        return dict(json.loads(json.dumps(settings)))  # as a file gives it back
+
+
+def _sampling(options: BenchOptions, backbone: Backbone) -> Sampling:
+    wishes = {
+        "guidance": options.guidance,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+    }
+    given = {name: value for name, value in wishes.items() if value is not None}
+    sampling = replace(backbone.default_sampling, **given)  # type: ignore[arg-type]
+    if options.negative and sampling.guidance_rows == 1:
+        raise SSDError("--negative works through guidance, got guidance 1 (off); give --cfg above 1")
+    return sampling
+
+
+def _check_square(options: BenchOptions, backbone: Backbone) -> None:
+    rows, cols = backbone.check_grid(options.size or backbone.default_grid)
+    if rows != cols:
+        raise SSDError(f"--size: got {rows}x{cols} codes, expected a square: DPG-Bench's evaluator cuts squares")
+
+
+def _text(figures: dict[str, dict[str, Any]], options: BenchOptions) -> str:
+    """A line a decoder; ratios to plain decoding where it is there."""
+    plain = figures.get("ar")
+    lines = []
+    for name, own in figures.items():
+        line = f"  {name:<36}{own['pictures']:>6} pictures {own['seconds']:9.3f} s {own['forwards']:7.0f} forwards"
+        if plain is not None and own is not plain:
+            fewer, faster = plain["forwards"] / own["forwards"], plain["seconds"] / own["seconds"]
+            line += f"   {faster:.2f} x faster, {fewer:.1f} x fewer forwards"
+        lines.append(line)
+    return "\n".join([*lines, f"  pictures and timings are in {options.output} (medians a picture)"])
