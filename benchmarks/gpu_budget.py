@@ -91,11 +91,12 @@ def layer_counts(layers: int, full: int) -> tuple[int, ...]:
 def extrapolate(by_layers: dict[int, float], full: int) -> float:
     """The value at ``full`` layers: measured there, or on the line through the two measured counts.
 
-    Raises SSDError when one other count is all there is.
+    The line never falls: where more layers took less time, that was noise. Raises SSDError when one other count is all
+    there is.
     """
     if full in by_layers:
         return by_layers[full]
     if len(by_layers) != 2:
         raise SSDError(f"got measurements at {sorted(by_layers)} layers, expected {full} or two counts to draw a line")
     (few, low), (many, high) = sorted(by_layers.items())
-    return high + (high - low) * (full - many) / (many - few)
+    return high + max(0.0, high - low) * (full - many) / (many - few)

@@ -8,6 +8,7 @@ does besides (processors, stopping rules, masks of allowed tokens) is left out: 
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import time
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from ssd_core import Backbone, SSDError
 from ssd_core.sampling import guide, truncate
+from ssd_core.transformer import DecoderSpec
 
 from .gpu_budget import Clock
 from .gpu_shapes import Shape
@@ -37,24 +39,9 @@ def twin(shape: Shape, backbone: Backbone) -> nn.Module:
     Raises SSDError when transformers is missing or has no such model.
     """
     try:
-        import transformers
-
-        place, model_name, config_name = _CLASSES[shape.name]
-        module = __import__(f"transformers.models.{place}", fromlist=[model_name])
-        model_class, config_class = getattr(module, model_name), getattr(transformers, config_name)
-    except (ImportError, AttributeError) as error:
+        config, model = _empty(shape, backbone.decoder.spec)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SSDError(f"nothing to compare with: {error}; install a transformers that has this model") from error
-    spec = shape.llama.decoder
-    config = config_class(
-        vocab_size=shape.llama.vocabulary, hidden_size=spec.hidden, intermediate_size=spec.intermediate,
-        num_hidden_layers=spec.layers, num_attention_heads=spec.heads, num_key_value_heads=spec.kv_heads,
-        max_position_embeddings=shape.llama.positions, rms_norm_eps=spec.norm_eps, pad_token_id=0, bos_token_id=0,
-        eos_token_id=0,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.llama.rope_theta}, attn_implementation="sdpa",
-        rope_theta=shape.llama.rope_theta, **_extra(shape),
-    )  # fmt: skip
-    with torch.device("meta"):
-        model = model_class(config)
     if hasattr(model, "vqmodel"):
         model.vqmodel = nn.Identity()  # reads pictures, which nobody asks of it here
     rotary = next(m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding"))
@@ -62,8 +49,27 @@ def twin(shape: Shape, backbone: Backbone) -> nn.Module:
     _share(model, backbone)
     left = [name for name, t in [*model.named_parameters(), *model.named_buffers()] if t.is_meta]
     if left:
-        raise SSDError(f"this transformers' {model_name} has weights that are not known here: {left[:4]}; use another")
+        raise SSDError(
+            f"this transformers' {type(model).__name__} has weights that are not known here: {left[:4]}; use another"
+        )
     return model.requires_grad_(False).eval()
+
+
+def _empty(shape: Shape, spec: DecoderSpec) -> tuple[Any, Any]:
+    """transformers' config, and its model on the meta device."""
+    import transformers
+
+    place, model_name, config_name = _CLASSES[shape.name]
+    module = importlib.import_module(f"transformers.models.{place}")
+    config = getattr(transformers, config_name)(
+        vocab_size=shape.llama.vocabulary, hidden_size=spec.hidden, intermediate_size=spec.intermediate,
+        num_hidden_layers=spec.layers, num_attention_heads=spec.heads, num_key_value_heads=spec.kv_heads,
+        max_position_embeddings=shape.llama.positions, rms_norm_eps=spec.norm_eps, pad_token_id=0, bos_token_id=0,
+        eos_token_id=0, rope_parameters={"rope_type": "default", "rope_theta": shape.llama.rope_theta},
+        attn_implementation="sdpa", rope_theta=shape.llama.rope_theta, **_extra(shape),
+    )  # fmt: skip
+    with torch.device("meta"):
+        return config, getattr(module, model_name)(config)
 
 
 def _extra(shape: Shape) -> dict[str, Any]:
