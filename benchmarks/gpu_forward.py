@@ -57,12 +57,18 @@ def captured(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable
 
 
 def timed(work: Callable[[], Tensor], device: torch.device, seconds: float) -> dict[str, Any]:
-    """Milliseconds eager and, on a GPU, replayed; ``same_bits`` tells whether both gave the same output."""
+    """Milliseconds eager and, on a GPU, replayed; ``same_bits`` tells whether both gave the same output.
+
+    ``graph_failed`` says instead why the work cannot be captured.
+    """
     figures: dict[str, Any] = {"eager_ms": 1e3 * median_seconds(work, device, seconds / 2)}
     if device.type != "cuda":
         return figures
     eager = work().clone()
-    replay, out = captured(work, device)
+    try:
+        replay, out = captured(work, device)
+    except RuntimeError as error:
+        return {**figures, "graph_failed": " ".join(str(error).split())}
     figures["graphed_ms"] = 1e3 * median_seconds(replay, device, seconds / 2)
     figures["same_bits"] = bool(torch.equal(eager, out))
     return figures

@@ -91,8 +91,8 @@ def lines_of(shape: Shape, backbone: Backbone, heads: SpatialHeads, reasons: dic
     for one_batch in dict.fromkeys((batched, True)):
 
         def theirs(keep_rows: int, warm: int, steps: int, one_batch: bool = one_batch) -> float:
-            length = rows.length + keep_rows * stream.stride
-            return time_loop(shape, backbone, model, kind, one_batch, length, warm, steps)
+            length, whole = (rows.length + tokens for tokens in (keep_rows * stream.stride, stream.length))
+            return time_loop(shape, backbone, model, kind, one_batch, length, whole, warm, steps)
 
         how = "both rows in one batch" if one_batch else "as generate: two forwards"
         name = f"transformers, {kind} cache, {how}"
@@ -223,7 +223,7 @@ def _measure_whole(
     known = [line for line in lines if line.decoder and data["lines"][line.name]["picture_s"] is not None]
     for line in sorted(known, key=lambda line: float(data["lines"][line.name]["picture_s"])):
         figures = data["lines"][line.name]
-        times = []
+        times: list[float] = []
         while line.decoder and len(times) < REPEATS and 1.3 * float(figures["picture_s"]) < allowed.left:
             seconds, drawn = time_whole(line.decoder, backbone, heads, shape.grid)
             times.append(seconds)

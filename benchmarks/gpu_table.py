@@ -12,7 +12,8 @@ GRAPHED, EAGER, PAPER = "AR, graphed", "AR, eager", "SSD as published, graphed"
 
 def picture_seconds(line: Data) -> float | None:
     """Measured if it was, else extrapolated."""
-    return line.get("whole_s") or line["picture_s"]
+    seconds: float | None = line.get("whole_s", line["picture_s"])
+    return seconds
 
 
 def ratio(lines: dict[str, Data], slow: str, fast: str) -> float | None:
@@ -108,14 +109,13 @@ def parts_table(shape: Shape, data: Data) -> list[str]:
     """Forward widths, drafting, memory."""
     rows = [f"{shape.title}, parts of a step ({data['layers']} of {data['layers_full']} layers)", ""]
     rows += ["| part | tokens | eager ms | graph alone ms | × K = 1 | of copy bandwidth |", "|---|--:|--:|--:|--:|--:|"]
-    best = "graphed_ms" if "graphed_ms" in data["drafting"] else "eager_ms"
-    step = data["widths"]["K = 1"][best]
+    first = data["widths"]["K = 1"]
     for name, part in [*data["widths"].items(), ("drafting a row", data["drafting"])]:
         graphed = f"{part['graphed_ms']:.3f}" if "graphed_ms" in part else "–"
         share = f"{part['share']:.0%}" if "share" in part else "–"
-        rows.append(
-            f"| {name} | {part['tokens']} | {part['eager_ms']:.3f} | {graphed} | {part[best] / step:.3f} | {share} |"
-        )
+        kind = "graphed_ms" if "graphed_ms" in first and "graphed_ms" in part else "eager_ms"
+        steps = f"{part[kind] / first[kind]:.3f}"
+        rows.append(f"| {name} | {part['tokens']} | {part['eager_ms']:.3f} | {graphed} | {steps} | {share} |")
     steps = ", ".join(f"{value:.3f} ({kind})" for kind, value in data["drafting"]["in_ar_steps"].items())
     sizes = ", ".join(f"{name} {_size(value)}" for name, value in data["memory"].items())
     return [*rows, "", f"Drafting a row in AR steps: {steps}. Memory: {sizes}."]

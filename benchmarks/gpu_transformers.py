@@ -164,11 +164,11 @@ class Loop:
 
 @torch.inference_mode()
 def time_loop(
-    shape: Shape, backbone: Backbone, model: nn.Module, kind: str, batched: bool, length: int, warm: int, steps: int,
-    clock: Clock = time.perf_counter,
+    shape: Shape, backbone: Backbone, model: nn.Module, kind: str, batched: bool, length: int, whole: int, warm: int,
+    steps: int, clock: Clock = time.perf_counter,
 ) -> float:  # fmt: skip
-    """Seconds of one token behind ``length`` others."""
-    loop = Loop(shape, backbone, model, kind, batched, length + warm + steps + 1)
+    """Seconds of one token behind ``length`` others; ``whole`` tokens of prompt and picture fill a static cache."""
+    loop = Loop(shape, backbone, model, kind, batched, max(whole, length + warm + steps) + 1)
     loop.fill(length)
     for _ in range(warm):
         loop.step()

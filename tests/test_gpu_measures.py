@@ -8,12 +8,12 @@ import pytest
 import torch
 from gpu_fakes import Clock, fake_line
 
-from benchmarks import gpu_allocators, gpu_speed
+from benchmarks import gpu_allocators, gpu_forward, gpu_speed
 from benchmarks.gpu_budget import Allowance, NoTimeError
 from benchmarks.gpu_checks import check_moves, check_strictly, graphs_ran, move, shares
-from benchmarks.gpu_shapes import TOY, random_backbone, random_heads
+from benchmarks.gpu_shapes import FULL, TOY, random_backbone, random_heads
 from benchmarks.gpu_span import Decoder, StopWatch, time_span
-from benchmarks.gpu_speed import measure_spans, places, plan_spans, rows_needed
+from benchmarks.gpu_speed import Line, measure_spans, measure_speed, places, plan_spans, rows_needed
 from ssd_core import AR, SSDError
 
 CPU = torch.device("cpu")
@@ -104,6 +104,31 @@ def test_whole_pictures_only_where_they_fit(clock: Clock, monkeypatch: pytest.Mo
     assert "whole_s" not in data["lines"]["long"]
 
 
+def test_too_slow_a_device_measures_fewer_layers(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 1 + layers seconds: too long for thirty, so two counts are measured and a line drawn to all of them."""
+    shape = FULL["janus"]
+
+    def lines_of(shape: Any, layers: int, heads: None, reasons: dict[str, str]) -> list[Line]:
+        lines = [fake_line(name, 1.0 + layers, clock, []) for name in ("AR, eager", "SSD")]
+        lines[0].decoder = Decoder("AR, eager", AR(), "off")
+        return lines
+
+    monkeypatch.setattr(gpu_speed, "lines_of", lines_of)
+    saved: list[Any] = []
+    data = measure_speed(
+        shape, lambda count: (count, None), 30, Allowance(clock.now + 400.0, clock), saved.append  # type: ignore[arg-type, return-value]
+    )  # fmt: skip
+    many, few = data["layers"]
+    assert few == many // 2 < many < 30
+    assert saved
+    for line in data["lines"].values():
+        assert line["ms_per_forward"] == pytest.approx(31e3)
+        assert line["picture_s"] == pytest.approx(3100)
+        assert line["extrapolated"] == ["picture from spans", f"layers from {few} and {many}"]
+        assert line["shortened"]
+        assert "whole_s" not in line
+
+
 def test_shares_compare_the_right_pairs() -> None:
     a, b = torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5])
     codes = {"AR, eager": a, "AR, graphed": b, "exact, eager": a, "exact, graphed": a}
@@ -126,6 +151,41 @@ def test_strict_checks_and_moves_pass_on_toys() -> None:
     assert "float32: exact, eager = AR, eager" in checks
     moved = check_moves(TOY["janus"], CPU, torch.float32)["checks"]
     assert all(check["passed"] for check in [*checks.values(), *moved.values()])
+
+
+def test_two_pictures_that_differ_fail_the_strict_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that draws another picture is noticed."""
+    run = Decoder.run
+
+    def other(self: Decoder, *arguments: Any, **options: Any) -> Any:
+        return run(self, *arguments, **{**options, "seed": options["seed"] + self.name.startswith("exact")})
+
+    monkeypatch.setattr(Decoder, "run", other)
+    checks = check_strictly(TOY["janus"], CPU)["checks"]
+    assert not checks["float32: exact, eager = AR, eager"]["passed"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_replayed_output_is_compared_with_the_eager_one(same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part that needs a GPU, with a replay that is given: timed, and compared bit by bit."""
+    out = torch.arange(5.0) + (not same)
+    monkeypatch.setattr(gpu_forward, "wait", lambda device: None)
+    monkeypatch.setattr(gpu_forward, "captured", lambda work, device: (lambda: None, out))
+    figures = gpu_forward.timed(lambda: torch.arange(5.0), torch.device("cuda"), 0.0)
+    assert figures["same_bits"] is same
+    assert figures["eager_ms"] > 0
+    assert figures["graphed_ms"] > 0
+
+
+def test_work_that_cannot_be_captured_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(work: Any, device: torch.device) -> Any:
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    monkeypatch.setattr(gpu_forward, "wait", lambda device: None)
+    monkeypatch.setattr(gpu_forward, "captured", refuse)
+    figures = gpu_forward.timed(lambda: torch.arange(5.0), torch.device("cuda"), 0.0)
+    assert figures["graph_failed"] == "operation not permitted when stream is capturing"
+    assert "graphed_ms" not in figures
 
 
 def test_moved_weights_leave_their_place_and_spoil_it() -> None:
