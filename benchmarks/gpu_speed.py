@@ -23,7 +23,7 @@ from .gpu_shapes import PROMPT, Shape
 from .gpu_span import Decoder, decoders, forwards_of, graphs_of, time_span, time_whole
 from .gpu_transformers import LOOPS, time_loop, twin
 
-REPEATS = 3
+REPEATS, _PLANNED_REPEATS = 3, 2
 SPAN_STEPS = 20
 _WARM_STEPS = 4
 _WHOLE_SHARE = 0.3  # of a section's time is kept for whole pictures
@@ -106,7 +106,7 @@ def plan_spans(lines: list[Line], seconds: float, cols: int, clock: Clock = time
         begun = clock()
         step = line.time(places(line.rows, rows_needed(line, cols))[1], line.warm, line.block[0])
         around = max(0.0, clock() - begun - line.block[0] * step)  # prompt, kept rows, warm-up
-        share = seconds / (len(lines) * len(PLACES) * REPEATS)
+        share = seconds / (len(lines) * len(PLACES) * _PLANNED_REPEATS)
         wanted = max(1, SPAN_STEPS // line.block[0])
         most = max(1, _most_blocks(line, cols))
         line.blocks = blocks_in(share - around, line.block[0] * step, min(wanted, most))
@@ -188,7 +188,7 @@ def _affordable_layers(shape: Shape, build: Build, layers: int, allowed: Allowan
     backbone, heads = build(layers)
     lines = lines_of(shape, backbone, heads, {})
     plain = next(line for line in lines if line.decoder and line.decoder.name == "AR, eager")
-    step = plain.time(places(plain.rows, 1)[1], 1, 1)
+    step = plain.time(places(plain.rows, 1)[1], plain.warm, _WARM_STEPS)
     steps = sum((line.warm + line.block[0]) * (len(PLACES) + 1) for line in lines)
     return layers_for_time(layers, step, steps, (1 - _WHOLE_SHARE) * allowed.left)
 

@@ -143,10 +143,11 @@ class Loop:
         return torch.cat(out)
 
     def fill(self, length: int) -> None:
-        """Feeds ``length`` codes, so that the next step sees that many keys."""
-        codes = torch.arange(length, device=self._backbone.device) % self._backbone.codes
-        for part in codes.split(512):
-            self._features = self._feed(self._backbone.embed(part).expand(2, -1, -1))
+        """Feeds ``length`` codes, others to each guidance row, so that the next step sees that many keys."""
+        line = torch.arange(length, device=self._backbone.device)
+        codes = torch.stack((line, line + 1)) % self._backbone.codes
+        for part in codes.split(512, dim=1):
+            self._features = self._feed(self._backbone.embed(part))
 
     def step(self) -> Tensor:
         """Draws a code int64 [1] and feeds it."""

@@ -71,7 +71,7 @@ def test_lines_take_turns_and_stop_when_time_does(clock: Clock) -> None:
 
 
 def test_spans_are_shortened_to_the_time(clock: Clock) -> None:
-    for seconds, least, most in ((1e9, 18, 20), (0.0, 1, 1), (9 * 2 * 15.0, 5, 12)):
+    for seconds, least, most in ((1e9, 18, 20), (0.0, 1, 1), (2 * 6 * 15.0, 5, 12)):
         lines = [fake_line("a", 1.0, clock, []), fake_line("b", 1.0, clock, [], block=(3, 1))]
         plan_spans(lines, seconds, 8, clock)
         assert least <= lines[0].span <= most
