@@ -1,0 +1,76 @@
+"""One model's section of parts: forward widths, drafting, and what memory goes where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ssd_core import AR, Backbone, Schedule, SpatialHeads, SSDError
+from ssd_core.transformer import KVCache
+
+from .gpu_budget import Allowance
+from .gpu_forward import copy_bandwidth, drafting, forward_widths
+from .gpu_shapes import PROMPT, Shape, weight_bytes
+from .gpu_span import HAS_GRAPHS, Decoder, wait
+
+_COPY_BYTES, _TOY_COPY_BYTES = 2 << 30, 16 << 20
+
+
+def own_bandwidth(device: torch.device, toy: bool, seconds: float) -> float:
+    """Bytes read and written a second in a large copy on the device."""
+    return copy_bandwidth(device, _TOY_COPY_BYTES if toy else _COPY_BYTES, seconds / 2)
+
+
+def measure_parts(
+    shape: Shape, backbone: Backbone, heads: SpatialHeads, bandwidth: float | None, allowed: Allowance
+) -> dict[str, Any]:
+    """Figures and the check that a graph of the decoder gives the eager bits. Raises SSDError without ``bandwidth``."""
+    if bandwidth is None:
+        raise SSDError("the copy bandwidth is not measured yet; run the section device first")
+    widths = forward_widths(backbone, shape.grid, bandwidth, allowed.part(0.6))
+    step = {key: widths["K = 1"][key] for key in ("eager_ms", "graphed_ms") if key in widths["K = 1"]}
+    draft = drafting(backbone, heads, shape.grid, step, allowed.part(0.4))
+    checks = {
+        f"graph alone gives the eager bits: {name}": {
+            "passed": part.get("same_bits", False), "detail": part.get("graph_failed", "full size"),
+        }
+        for name, part in [*widths.items(), ("drafting a row", draft)]
+        if backbone.device.type == "cuda"
+    }  # fmt: skip
+    return {
+        "layers": backbone.decoder.spec.layers,
+        "layers_full": shape.llama.decoder.layers,
+        "bandwidth": bandwidth,
+        "widths": widths,
+        "drafting": draft,
+        "memory": _memory(shape, backbone, heads),
+        "checks": checks,
+    }
+
+
+def _memory(shape: Shape, backbone: Backbone, heads: SpatialHeads) -> dict[str, int | None]:
+    """Bytes of weights, heads, keys and values, and of what the library's graphs hold on to (None off a GPU)."""
+    slots = backbone.prompt_rows([PROMPT], "", shape.grid, True).length + backbone.stream(shape.grid).length
+    cache = KVCache(backbone.decoder.spec, 2, slots, backbone.dtype, torch.device("meta"))
+    kept = cache.keys.numel() * cache.keys.element_size() * 2
+    memory: dict[str, int | None] = {
+        "weights": weight_bytes(backbone), "heads": weight_bytes(heads), "keys and values": kept
+    }  # fmt: skip
+    schedules: dict[str, Schedule] = {"AR": AR(), "SSD": shape.paper}
+    for name, schedule in schedules.items():
+        memory[f"graphs of {name}"] = _graph_bytes(shape, backbone, heads, schedule) if HAS_GRAPHS else None
+    return memory
+
+
+def _graph_bytes(shape: Shape, backbone: Backbone, heads: SpatialHeads, schedule: Schedule) -> int | None:
+    """How much more memory stays reserved after a small graphed picture than after the same one drawn eagerly."""
+    if backbone.device.type != "cuda":
+        return None
+    reserved = []
+    for graphs in ("off", "auto"):
+        Decoder("", schedule, graphs).run(backbone, heads, shape.check_grid)
+        wait(backbone.device)
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved(backbone.device))
+    return reserved[1] - reserved[0]

@@ -1,0 +1,188 @@
+"""The GPU benchmark's script at toy size on the CPU: refusals, sections, resuming, the file, the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpu_fakes import Clock
+
+from benchmarks import gpu
+from benchmarks.gpu_budget import Budget
+from benchmarks.gpu_models import Models
+from benchmarks.gpu_record import Record, facts_of
+from benchmarks.gpu_shapes import FULL, TOY
+from benchmarks.gpu_table import targets
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def run(*arguments: str) -> int:
+    return gpu.main(["--device", "cpu", "--toy", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda"], "sees no CUDA device"),
+        (["--device", "cpu"], "would take hours"),
+        (["--device", "mps", "--toy"], "expected cuda, or cpu with --toy"),
+        (["--device", "nonsense", "--toy"], "got device 'nonsense'"),
+        (
+            ["--device", "cpu", "--toy", "--section", "everything"],
+            "no section 'everything'; choose from device, janus-",
+        ),
+        (["--device", "cpu", "--toy", "--resume", "everything"], "no section 'everything'"),
+        (["--device", "cpu", "--toy", "--layers", "1"], "at least 2"),
+        (["--device", "cpu", "--toy", "--budget", "0"], "seconds above 0"),
+        (["--device", "cpu", "--toy", "--section", "device", "--resume", "moves"], "exclude each other"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = tmp_path / "r.json"
+    if "--resume" in arguments:
+        Record.start(path, facts_of(CPU, True, torch.float32))
+    assert gpu.main([*arguments, "--json", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def check_schema(content: dict[str, Any]) -> None:
+    """What anything that reads the file may rely on."""
+    assert content["format"] == 1
+    assert content["facts"].keys() >= {"device", "driver", "torch", "cuda", "transformers", "dtype", "toy"}
+    for entry in content["sections"].values():
+        assert entry.keys() == {"status", "seconds", "reason", "data"}
+        for check in entry["data"].get("checks", {}).values():
+            assert check.keys() == {"passed", "detail"}
+    for name, entry in content["sections"].items():
+        for line in entry["data"].get("lines", {}).values():
+            assert line["ms_per_forward"] > 0, name
+            assert all(len(samples) == line["repeats"] for samples in line["ms"].values())
+            assert (line["picture_s"] is None) == (line["forwards"] is None)
+
+
+def test_two_sections_then_the_rest_of_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sections alone, resumed, and the figures in file and table; fewer layers are said to be extrapolated."""
+    path = tmp_path / "r.json"
+    common = ["--json", str(path), "--budget", "8"]
+    assert run(*common, "--section", "device", "--section", "janus-parts") == 0
+    assert run(*common, "--resume", "--section", "janus-speed", "--layers", "2") == 0
+    out = capsys.readouterr().out
+    content = json.loads(path.read_text())
+    check_schema(content)
+    assert list(content["sections"]) == ["device", "janus-parts", "janus-speed"]
+    assert all(entry["status"] == "done" for entry in content["sections"].values())
+    speed = content["sections"]["janus-speed"]["data"]
+    assert speed["layers"] == [2, 1]
+    assert "EXTRAPOLATED to 3 layers from measurements with 2 and 1" in out
+    assert speed["lines"]["SSD as published, eager"]["extrapolated"] == ["picture from spans", "layers from 1 and 2"]
+    assert speed["lines"]["AR, eager"]["picture_s"] > 0
+    assert "| drafting a row | 8 |" in out
+
+
+def test_parts_need_the_bandwidth_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json", str(tmp_path / "r.json"), "--section", "janus-parts") == 1
+    assert "section janus-parts failed: SSDError: the copy bandwidth is not measured yet" in capsys.readouterr().out
+
+
+@pytest.fixture
+def bench(tmp_path: Path, clock: Clock) -> gpu.Bench:
+    record = Record.start(tmp_path / "r.json", {"device": "x"})
+    return gpu.Bench(Models(TOY, CPU, torch.float32, None), record, True, clock)
+
+
+def replace_section(monkeypatch: pytest.MonkeyPatch, run: Callable[[gpu.Bench, str], Any]) -> None:
+    monkeypatch.setattr(gpu.Bench, "_section", lambda self, name: lambda allowed, save: run(self, name))
+
+
+def test_out_of_memory_is_tried_again_with_fewer_layers(
+    bench: gpu.Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: gpu.Bench, name: str) -> dict[str, Any]:
+        layers = self.models.layers("janus")
+        if layers > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return {"layers": layers}
+
+    replace_section(monkeypatch, work)
+    bench.run(["janus-checks"], Budget(100, gpu.WEIGHTS, clock))
+    assert bench.record.status("janus-checks") == "done"
+    assert bench.record.data("janus-checks") == {"layers": 2}
+
+
+def test_a_failing_section_does_not_keep_others_from_running(
+    bench: gpu.Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: gpu.Bench, name: str) -> dict[str, Any]:
+        if name == "janus-checks":
+            raise ValueError("broken")
+        clock.now += 200
+        return {"checks": {}}
+
+    replace_section(monkeypatch, work)
+    bench.run(["janus-checks", "moves", "allocators"], Budget(100, gpu.WEIGHTS, clock))
+    statuses = {name: entry["status"] for name, entry in bench.record.sections.items()}
+    assert statuses == {"janus-checks": "failed", "moves": "done", "allocators": "skipped"}
+    assert bench.record.sections["janus-checks"]["reason"] == "ValueError: broken"
+    assert bench.failed
+
+
+def test_a_check_that_did_not_pass_fails_the_run(bench: gpu.Bench) -> None:
+    bench.record.put("moves", "done", {"checks": {"a": {"passed": True, "detail": ""}}}, 1)
+    assert not bench.failed
+    bench.record.put("allocators", "done", {"checks": {"b": {"passed": False, "detail": ""}}}, 1)
+    assert bench.failed
+
+
+def test_targets_are_judged_from_the_figures() -> None:
+    def line(seconds: float) -> dict[str, Any]:
+        return {"picture_s": seconds}
+
+    speed = {"lines": {
+        "AR, graphed": line(24.0), "SSD as published, graphed": line(2.0), "transformers, dynamic cache": line(60.0),
+    }}  # fmt: skip
+    parts = {
+        "widths": {"K = 1": {"graphed_ms": 1.0, "share": 0.9}, "1 row": {"graphed_ms": 1.0, "share": 0.6}},
+        "drafting": {"in_ar_steps": {"graphed": 0.04}},
+    }
+    judged = {what: (got, reached) for what, _, got, reached in targets(FULL["emu3"], speed, parts)}
+    assert judged == {
+        "Emu3 (paper): SSD graphed × own graphed AR": (12.0, True),
+        "SSD graphed × transformers' loop": (30.0, False),
+        "share of copy bandwidth, K = 1": (0.9, True),
+        "share of copy bandwidth, 1 row": (0.6, False),
+        "drafting a row, in AR steps, at most": (0.04, True),
+    }
+    assert targets(FULL["emu3"], {}, {}) == []
+
+
+@pytest.mark.slow
+def test_everything_at_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The one command, on the CPU: every section ends well, and a second run with --resume measures nothing."""
+    path = tmp_path / "r.json"
+    assert run("--json", str(path), "--budget", "90") == 0
+    content = json.loads(path.read_text())
+    check_schema(content)
+    assert list(content["sections"]) == list(gpu.WEIGHTS)
+    assert {entry["status"] for entry in content["sections"].values()} == {"done"}
+    capsys.readouterr()
+    assert run("--json", str(path), "--resume") == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert json.loads(path.read_text()) == content
+    for shape in TOY.values():
+        assert shape.title in told.out
