@@ -13,13 +13,15 @@ from .heads import SpatialHeads
 from .load import load_heads
 from .report import Report, RowsEvent
 from .sampling import Sampling
-from .schedule import AR, Rolling, Rounds, Schedule
+from .schedule import AR, HorizontalMTP, Jacobi, Rolling, Rounds, Schedule
 from .version import __version__
 
 __all__ = [
     "AR",
     "Backbone",
     "Generation",
+    "HorizontalMTP",
+    "Jacobi",
     "Report",
     "Rolling",
     "Rounds",

@@ -1,4 +1,4 @@
-"""Who drafts: spatial heads, a copy of the row above, a picture that is there already, or nobody.
+"""Who drafts: spatial heads, a neighbour's code, chance, a picture that is there already, or nobody.
 
 A drafter fills the stream from ``state.drafted`` towards the wanted ends and stops where it has nothing to go by.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from .coupling import Coupling
 from .families.base import Backbone
 from .heads import Direction, SpatialHeads
-from .state import COPY, GIVEN, HORIZONTAL, VERTICAL, DecodeState
+from .state import COPY, GIVEN, HORIZONTAL, LEFT, RANDOM, VERTICAL, DecodeState
 from .stream import Stream
 
 Target = Callable[[Tensor], Tensor]
@@ -41,35 +41,73 @@ class NoDrafter(Drafter):
         pass
 
 
-class CopyDrafter(Drafter):
-    """Training-free drafts: the code above, in the first row the code to the left."""
+class NeighbourDrafter(Drafter):
+    """Training-free drafts: the code of a neighbour, known or itself a draft."""
 
-    name = "copy"
+    origin: int
+
+    @abstractmethod
+    def fill(self, stream: Stream, tokens: Tensor, start: int, end: int) -> None:
+        """Writes drafts of one row's stream positions start .. end - 1 into ``tokens`` [length]; start is above 0."""
 
     def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
         stream = state.stream
-        images: list[int] = []
-        positions: list[int] = []
-        for image, end in enumerate(ends):
-            start = state.drafted[image]
-            if start == 0:
-                continue  # nothing to copy from
-            chosen = [i for i in range(start, end) if not stream.is_forced(i)]
-            tokens = state.tokens[image]
-            if start < stream.cols:
-                tokens[start : min(end, stream.cols)] = tokens[start - 1]
-            for row in range(max(1, stream.row_of(start)), stream.row_of(end - 1) + 1):  # a row may copy a copy
+        starts = list(state.drafted)
+        reach = [end if start else 0 for start, end in zip(starts, ends, strict=True)]  # 0: nothing to copy from yet
+        for image, (start, end) in enumerate(zip(starts, reach, strict=True)):
+            for row in range(stream.row_of(start), stream.row_of(max(end - 1, 0)) + 1):  # a row may copy a copy
                 begin = max(start, row * stream.stride)
                 stop = min(end, row * stream.stride + stream.cols)
                 if begin < stop:
-                    tokens[begin:stop] = tokens[begin - stream.stride : stop - stream.stride].clone()
-            images.extend([image] * len(chosen))
-            positions.extend(chosen)
-            state.drafted[image] = max(start, stream.skip_forced(end))
-        if positions:
-            at = state.index(images), state.index(positions)
-            state.origin[at] = COPY
+                    self.fill(stream, state.tokens[image], begin, stop)
+            if start < end:
+                state.drafted[image] = stream.skip_forced(end)
+        at = state.pairs(starts, reach, codes_only=True)
+        if len(at[0]):
+            state.origin[at] = self.origin
             coupling.propose_tokens(*at, state.tokens[at])
+
+
+class CopyDrafter(NeighbourDrafter):
+    """The code above; in the first row the code to the left."""
+
+    name = "copy"
+    origin = COPY
+
+    def fill(self, stream: Stream, tokens: Tensor, start: int, end: int) -> None:
+        if start < stream.cols:
+            tokens[start:end] = tokens[start - 1]
+        else:
+            tokens[start:end] = tokens[start - stream.stride : end - stream.stride].clone()
+
+
+class LeftDrafter(NeighbourDrafter):
+    """The code to the left, so the row's last known code again and again; at the row's begin the code above."""
+
+    name = "left"
+    origin = LEFT
+
+    def fill(self, stream: Stream, tokens: Tensor, start: int, end: int) -> None:
+        tokens[start:end] = tokens[start - 1 if start % stream.stride else start - stream.stride]
+
+
+class RandomDrafter(Drafter):
+    """Speculative Jacobi decoding's own start: any code, all equally likely."""
+
+    name = "random"
+
+    def __init__(self, codes: int) -> None:
+        self._codes = codes
+
+    def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
+        starts = list(state.drafted)
+        at = state.pairs(starts, ends, codes_only=True)
+        if not len(at[0]):
+            return
+        flat = torch.zeros(1, self._codes, device=state.device).expand(len(at[0]), -1)
+        state.tokens[at] = coupling.propose(*at, flat)
+        state.origin[at] = RANDOM
+        state.drafted = [max(start, state.stream.skip_forced(end)) for start, end in zip(starts, ends, strict=True)]
 
 
 class GivenDrafter(Drafter):
@@ -94,13 +132,17 @@ class GivenDrafter(Drafter):
 
 
 class HeadsDrafter(Drafter):
-    """Paper section 3: vertical heads from the rows above, horizontal heads where there is no row above."""
+    """Paper section 3: vertical heads from the rows above, horizontal heads where there is no row above.
+
+    With ``vertical`` False only the horizontal heads draft, each within its row (1D-MTP).
+    """
 
     name = "heads"
 
-    def __init__(self, backbone: Backbone, heads: SpatialHeads) -> None:
+    def __init__(self, backbone: Backbone, heads: SpatialHeads, vertical: bool = True) -> None:
         self._backbone = backbone
         self._heads = heads
+        self._vertical = heads.offsets("vertical") if vertical else ()
 
     def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
         jobs: dict[tuple[Direction, int], list[tuple[int, int]]] = defaultdict(list)
@@ -119,7 +161,7 @@ class HeadsDrafter(Drafter):
 
     def _source(self, stream: Stream, known: int, position: int) -> tuple[Direction, int] | None:
         """The direction and smallest offset that lead to ``position`` from before ``known``."""
-        for offset in self._heads.offsets("vertical"):
+        for offset in self._vertical:
             if 0 <= position - offset * stream.stride < known:
                 return "vertical", offset
         last = known - 1

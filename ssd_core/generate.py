@@ -9,17 +9,16 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from .draft import CopyDrafter, Drafter, GivenDrafter, HeadsDrafter, NoDrafter
+from .drafts import DraftsName, choose_drafter
 from .engine import Engine, OnProgress, OnRows
 from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone
-from .heads import Direction, SpatialHeads
+from .heads import SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
 from .sampling import Sampling
-from .schedule import AR, Rounds, Schedule, default_schedule
+from .schedule import Schedule, default_schedule
 from .start import Start
-from .stream import Stream
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ def generate(
     prompt: str | Sequence[str],
     *,
     heads: SpatialHeads | None = None,
+    drafts: DraftsName = "auto",
     schedule: Schedule | None = None,
     sampling: Sampling | None = None,
     seed: int = 0,
@@ -77,7 +77,7 @@ def generate(
     begin = None if start is None else Start.check(start, keep_rows, grid, len(prompts), backbone.codes)
     meter = Meter()
     stream = backbone.stream(grid)
-    drafter = _choose_drafter(backbone, heads, schedule, stream, begin)
+    drafter = choose_drafter(drafts, backbone, heads, schedule, stream, begin)
     settings = {
         "schedule": asdict(schedule),  # type: ignore[call-overload]
         "sampling": asdict(sampling),
@@ -125,43 +125,3 @@ def _expand(prompt: str | Sequence[str], batch: int) -> list[str]:
             f"and batch {batch}"
         )
     return list(prompt)
-
-
-def _choose_drafter(
-    backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream, start: Start | None
-) -> Drafter:
-    if isinstance(schedule, AR):
-        return NoDrafter()
-    if start is not None and start.keep_rows == 0:
-        return GivenDrafter(start.codes.to(backbone.device))
-    if heads is None:
-        return CopyDrafter()
-    if heads.spec.hidden != backbone.hidden:
-        raise SSDError(
-            f"these heads read features of width {heads.spec.hidden}, {backbone.name} has width {backbone.hidden}"
-        )
-    weight = next(heads.parameters())
-    if weight.device != backbone.device or weight.dtype != backbone.dtype:
-        raise SSDError(
-            f"heads are in {weight.dtype} on {weight.device}, the backbone in {backbone.dtype} on {backbone.device}; "
-            "load them with load_heads(backbone, ...)"
-        )
-    if isinstance(schedule, Rounds):
-        _check_reach(heads, schedule, stream)
-    return HeadsDrafter(backbone, heads)
-
-
-def _check_reach(heads: SpatialHeads, schedule: Rounds, stream: Stream) -> None:
-    """Rounds make every position of a block final, so the heads must be able to draft them all."""
-    wanted = {
-        "horizontal": range(1, min(schedule.first_row_block, stream.cols - 1) + 1),
-        "vertical": range(1, min(schedule.rows_per_block, stream.rows - 1) + 1),
-    }
-    directions: tuple[Direction, ...] = ("horizontal", "vertical")
-    for direction in directions:
-        have = heads.offsets(direction)
-        if not set(wanted[direction]) <= set(have):
-            raise SSDError(
-                f"this schedule needs {direction} heads 1 to {len(wanted[direction])}, the heads file has "
-                f"{list(have) or 'none'}; use smaller blocks, the rolling schedule, or other heads"
-            )

@@ -11,9 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .state import COPY, GIVEN, HORIZONTAL, VERTICAL, DecodeState
+from .state import COPY, GIVEN, HORIZONTAL, LEFT, RANDOM, VERTICAL, DecodeState
 
-_ORIGINS = {"copy": COPY, "horizontal": HORIZONTAL, "vertical": VERTICAL, "given": GIVEN}
+_ORIGINS = {
+    "copy": COPY,
+    "left": LEFT,
+    "random": RANDOM,
+    "horizontal": HORIZONTAL,
+    "vertical": VERTICAL,
+    "given": GIVEN,
+}
 _KINDS = 1 + len(_ORIGINS)
 _MAX_ROUNDS = 16
 

@@ -40,7 +40,7 @@ class Step:
 
 
 class Schedule(Protocol):
-    """What every schedule offers; ``AR``, ``Rolling`` and ``Rounds`` are the ones there are."""
+    """What every schedule offers; ``AR``, ``Rolling``, ``Rounds``, ``Jacobi``, ``HorizontalMTP`` and ``Auto``."""
 
     @property
     def name(self) -> str:
@@ -183,6 +183,70 @@ class Rounds:
             yield Step([reach] * batch, final=end if left == 0 and not separate else None, refeed=separate)
         if separate or rounds == 0:
             yield Step([end] * batch, verify=False, draft=rounds == 0, final=end, refeed=separate)
+
+
+@dataclass(frozen=True)
+class Jacobi:
+    """Speculative Jacobi decoding (SJD, arXiv 2410.01699): a window of tokens that judges and redraws itself.
+
+    Needs no heads. ``window_tokens``: stream positions that one forward corrects. A position's draft is what the
+    forward before drew there, with that forward's distribution as q; only positions new to the window are guessed.
+    Everything through the first changed token is final, so the law is plain decoding's with either coupling; with
+    *gumbel* the picture is too.
+    """
+
+    window_tokens: int = 32
+    coupling: CouplingName = "maximal"
+    tolerance: float = field(default=0.0, init=False)
+    name: str = field(default="jacobi", init=False)
+
+    def __post_init__(self) -> None:
+        if self.window_tokens < 1:
+            raise SSDError(f"window_tokens must be at least 1, got {self.window_tokens}")
+        _check_coupling(self.coupling, self.tolerance)
+
+    def window(self, stream: Stream) -> int:
+        return self.window_tokens
+
+    def steps(self, state: DecodeState) -> Iterator[Step]:
+        yield from Rolling(window_tokens=self.window_tokens, coupling=self.coupling).steps(state)
+
+
+@dataclass(frozen=True)
+class HorizontalMTP:
+    """One-dimensional multi-token prediction (the paper's 1D-MTP): horizontal heads only, blocks along the row.
+
+    A block of ``tokens`` codes is drafted from the last final position, corrected in ``rounds`` rounds and then final:
+    fast, but blind within the block. A block that ends a row also draws the next row's first code, which no
+    horizontal head can draft.
+    """
+
+    tokens: int = 5
+    rounds: int = 1
+    coupling: CouplingName = "maximal"
+    tolerance: float = field(default=0.0, init=False)
+    name: str = field(default="mtp", init=False)
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.rounds < 1:
+            raise SSDError(f"a block needs at least 1 token and 1 round, got {self.tokens} and {self.rounds}")
+        _check_coupling(self.coupling, self.tolerance)
+
+    def window(self, stream: Stream) -> int:
+        return self.tokens + 2  # the end-of-line token and the next row's first code
+
+    def steps(self, state: DecodeState) -> Iterator[Step]:
+        stream = state.stream
+        while not state.finished:
+            front = state.front[0]
+            row_end = stream.row_of(front) * stream.stride + stream.cols
+            end = min(front + self.tokens, row_end)
+            if front % stream.stride == 0:
+                end = front + 1  # nothing in this row to draft from
+            elif end == row_end:
+                end = min(stream.skip_forced(end) + 1, stream.length)
+            for left in reversed(range(self.rounds)):
+                yield Step([end] * state.batch, final=end if left == 0 else None)
 
 
 def default_schedule(device_type: str) -> Rolling:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .stream import Stream
 
-NO_DRAFT, COPY, HORIZONTAL, VERTICAL, GIVEN = range(5)
+NO_DRAFT, COPY, HORIZONTAL, VERTICAL, GIVEN, LEFT, RANDOM = range(7)
 """Where a draft came from (``DecodeState.origin``)."""
 
 

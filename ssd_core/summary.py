@@ -14,6 +14,8 @@ from .generate import Generation
 SHOWN_OF_SCHEDULE = {
     "rolling": ("window_rows", "tolerance"),
     "rounds": ("rounds", "rows_per_block", "commit", "coupling"),
+    "jacobi": ("window_tokens", "coupling"),
+    "mtp": ("tokens", "rounds", "coupling"),
 }
 
 

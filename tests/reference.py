@@ -23,9 +23,15 @@ class Reference:
     """One image: prompt, seed and settings. ``forwards`` counts what a decoder with a cache would have run."""
 
     def __init__(
-        self, backbone: ToyBackbone, prompt: str, sampling: Sampling, seed: int, heads: SpatialHeads | None = None
+        self,
+        backbone: ToyBackbone,
+        prompt: str,
+        sampling: Sampling,
+        seed: int,
+        heads: SpatialHeads | None = None,
+        drafts: str = "left",
     ) -> None:
-        self.backbone, self.sampling, self.heads = backbone, sampling, heads
+        self.backbone, self.sampling, self.heads, self.drafts = backbone, sampling, heads, drafts
         self.rows, self.cols = backbone.default_grid
         self.stride = self.cols + (backbone.end_of_line is not None)
         self.length = self.rows * self.stride
@@ -115,10 +121,15 @@ class Reference:
         else:
             self.put(position, inverse_cdf(q, self.uniform(position, 0, DRAFT)))
 
-    def draft_copy(self, position: int) -> bool:
+    def draft_untrained(self, position: int, coupling: str) -> bool:
+        """A code that needs no heads: a neighbour's (none at position 0), or any code by chance."""
+        if self.drafts == "random":
+            self.draft(position, np.full(self.backbone.codes, 1 / self.backbone.codes), coupling)
+            return True
         if position == 0:
             return False
-        token = self.tokens[position - self.stride if position >= self.stride else position - 1]
+        above = position % self.stride == 0 if self.drafts == "left" else position >= self.stride
+        token = self.tokens[position - (self.stride if above else 1)]
         self.q[position] = np.eye(self.backbone.codes)[token]
         self.put(position, token)
         return True
@@ -210,6 +221,29 @@ class Reference:
             if not fused or count == 0:
                 self.forward((leading + 1) * self.stride)
 
+    def horizontal_mtp(self, tokens: int, rounds: int, coupling: str) -> Array:
+        """1D-MTP: blocks of a row from horizontal heads; the block that ends a row also draws the next row's first."""
+        self.steps = 0
+        for row in range(self.rows):
+            begin = row * self.stride
+            if row == 0 or self.cols == 1:
+                self._block_rounds([begin], 1, coupling)
+            for start in range(begin + 1, begin + self.cols, tokens):
+                span = list(range(start, min(start + tokens, begin + self.cols)))
+                for offset, position in enumerate(span, start=1):
+                    self.draft(position, self.target(self.predicted("horizontal", offset, start - 1)), coupling)
+                if span[-1] == begin + self.cols - 1 and row + 1 < self.rows:
+                    span.append(begin + self.stride)
+                self._block_rounds(span, rounds, coupling)
+        return self.grid()
+
+    def _block_rounds(self, span: list[int], rounds: int, coupling: str) -> None:
+        for _ in range(rounds):
+            self.forward(span[-1] + 1)
+            self.steps += 1
+            for position in span:
+                self.correct(position, coupling)
+
     def _codes(self, first_row: int, last_row: int) -> list[int]:
         return [y * self.stride + x for y in range(first_row, last_row + 1) for x in range(self.cols)]
 
@@ -254,7 +288,7 @@ class Reference:
     def _rule(self) -> Callable[[int, str], bool]:
         """How the next position is drafted; the function returned says False where nothing is known to draft from."""
         if self.heads is None:
-            return lambda position, _: self.draft_copy(position)
+            return self.draft_untrained
         spec = self.heads.spec
 
         def by_heads(position: int, coupling: str) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from toys import ToyBackbone, draw, make_engine, toy_heads
 
-from ssd_core import AR, Generation, Rolling, Rounds, RowsEvent, Sampling, SSDError, StopRequested
+from ssd_core import AR, Generation, Jacobi, Rolling, Rounds, RowsEvent, Sampling, SSDError, StopRequested
 from ssd_core.draft import CopyDrafter, HeadsDrafter
 from ssd_core.heads import SpatialHeads
 from ssd_core.schedule import Schedule
@@ -30,6 +30,7 @@ SCHEDULES: dict[str, Schedule] = {
     "rounds staged": Rounds(2, 2, 1),
     "rounds gumbel": Rounds(3, coupling="gumbel"),
     "rounds none": Rounds(0),
+    "jacobi": Jacobi(7),
 }
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 

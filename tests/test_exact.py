@@ -42,7 +42,7 @@ PROMPTS = ["a", "bcdef", "gab"]
 
 def drafters(backbone: ToyBackbone) -> dict[str, SpatialHeads | None]:
     return {
-        "copy": None,
+        "left": None,
         "heads": toy_heads(backbone),
         "neighbours": toy_heads(backbone, neighbours=1, seed=2),
         "no vertical heads": toy_heads(backbone, 3, 0),
@@ -164,7 +164,7 @@ def test_enough_rounds_are_exact_too() -> None:
     st.floats(0.2, 2),
     st.integers(1, 4),
     st.integers(1, 3),
-    st.sampled_from(["copy", "heads", "neighbours"]),
+    st.sampled_from(["left", "heads", "neighbours"]),
 )
 def test_any_seed_and_setting(
     seed: int, guidance: float, temperature: float, rows: int, batch: int, drafter: str

@@ -15,7 +15,8 @@ from reference import Reference
 from statistics_of import chi_square_tail
 from toys import ToyBackbone, draw, toy_heads
 
-from ssd_core import AR, Rolling, Rounds, Sampling, Schedule
+from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds, Sampling, Schedule
+from ssd_core.drafts import DraftsName
 
 CODES = 3
 PICTURES = 6000
@@ -68,10 +69,12 @@ def tail(
     heads: bool,
     seed: int = 0,
     pictures: int = PICTURES,
+    drafts: DraftsName = "auto",
 ) -> float:
     """How likely a fit this bad is if the pictures have the enumerated law."""
-    drafts = toy_heads(backbone, horizontal=2, vertical=1, seed=7) if heads else None
-    got = draw(backbone, schedule, sampling=sampling, heads=drafts, batch=pictures, seed=seed).tokens.flatten(1)
+    given = toy_heads(backbone, horizontal=2, vertical=1, seed=7) if heads else None
+    drawn = draw(backbone, schedule, sampling=sampling, heads=given, drafts=drafts, batch=pictures, seed=seed)
+    got = drawn.tokens.flatten(1)
     want = law(backbone, sampling)
     flat = np.ravel_multi_index(tuple(got.T.numpy()), want.shape)
     return chi_square_tail(np.bincount(flat, minlength=want.size), want)
@@ -96,6 +99,22 @@ def test_rolling_with_maximal_coupling_has_the_law(schedule: Rolling, heads: boo
 @pytest.mark.parametrize("heads", [True, False], ids=["heads", "copies"])
 def test_guided_and_truncated(heads: bool) -> None:
     assert tail(toy(2, 2, True), Rolling(2, coupling="maximal"), GUIDED, heads=heads) > SIGNIFICANT
+
+
+@pytest.mark.parametrize("drafts", ["random", "left", "copy"])
+@pytest.mark.parametrize("window", [2, 4, 16])
+def test_jacobi_with_maximal_coupling_has_the_law(window: int, drafts: DraftsName) -> None:
+    """SJD is lossless in distribution, whatever it starts from."""
+    assert tail(toy(2, 2, True), Jacobi(window), PLAIN, heads=False, seed=10**8 + window, drafts=drafts) > SIGNIFICANT
+
+
+def test_jacobi_guided_and_truncated() -> None:
+    assert tail(toy(2, 2, True), Jacobi(3), GUIDED, heads=False) > SIGNIFICANT
+
+
+def test_horizontal_mtp_does_not_have_the_law() -> None:
+    """Its block is judged once, in the context of drafts: fast and lossy."""
+    assert tail(toy(2, 2, True), HorizontalMTP(1), PLAIN, heads=True) < 1e-6
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import ToyBackbone, make_engine, toy_heads
 
-from ssd_core import AR, Rolling, Rounds, RowsEvent, Sampling
-from ssd_core.draft import CopyDrafter, Drafter, HeadsDrafter, NoDrafter
+from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds, RowsEvent, Sampling
+from ssd_core.draft import CopyDrafter, Drafter, HeadsDrafter, LeftDrafter, NoDrafter, RandomDrafter
 from ssd_core.schedule import Schedule
 
 couplings = st.sampled_from(["gumbel", "maximal"])
@@ -29,7 +29,11 @@ rounds = st.builds(
     coupling=couplings,
     first_row_block=st.integers(1, 5),
 )
-schedules: st.SearchStrategy[Schedule] = st.one_of(st.builds(AR, couplings), rolling, rounds)
+baselines = st.one_of(
+    st.builds(Jacobi, st.integers(1, 30), couplings),
+    st.builds(HorizontalMTP, st.integers(1, 5), st.integers(1, 3), couplings),
+)
+schedules: st.SearchStrategy[Schedule] = st.one_of(st.builds(AR, couplings), rolling, rounds, baselines)
 samplings = st.builds(
     Sampling,
     guidance=st.sampled_from([0.0, 1.0, 1.0, 2.5, 30.0]),
@@ -58,6 +62,8 @@ def forwards_bound(schedule: Schedule, rows: int, cols: int) -> int:
         blocks = math.ceil((rows - 1) / schedule.rows_per_block)
         each = schedule.rounds + 1 + (schedule.rows_per_block - 1) * (schedule.incremental_rounds + 1)
         return 1 + first + blocks * each
+    if isinstance(schedule, HorizontalMTP):
+        return 1 + rows * max(math.ceil((cols - 1) / schedule.tokens), 1) * schedule.rounds
     return rows * cols  # at least one code a forward, and the first comes with the prompt
 
 
@@ -91,7 +97,9 @@ def test_any_run_is_whole_and_bounded(
     backbone = ToyBackbone(**options)
     rows, cols = backbone.default_grid
     heads = toy_heads(backbone, neighbours=data.draw(st.integers(0, 1)), seed=seed % 100)
-    drafters: list[Drafter] = [CopyDrafter(), HeadsDrafter(backbone, heads)]
+    drafters: list[Drafter] = [
+        CopyDrafter(), LeftDrafter(), RandomDrafter(backbone.codes), HeadsDrafter(backbone, heads)
+    ]  # fmt: skip
     drafter = NoDrafter() if isinstance(schedule, AR) else data.draw(st.sampled_from(drafters))
     watch = Watch(backbone.codes)
     engine, meter = make_engine(backbone, drafter, schedule, batch=batch, sampling=sampling, seed=seed, on_rows=watch)
