@@ -22,7 +22,7 @@ from ssd_core.distill.state import STATE_FILE
 from ssd_core.heads import HeadsSpec, SpatialHeads, read_heads_spec, save_heads
 
 TESTS = Path(__file__).resolve().parent
-TRAIN = ["--steps", "60", "--batch", "4", "--lr", "1e-3", "--kl", "1", "--horizontal", "1", "2", "--vertical", "1"]
+TRAIN = ["--steps", "40", "--batch", "4", "--lr", "1e-3", "--kl", "1", "--horizontal", "1", "2", "--vertical", "1"]
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def heads_in(state: Path) -> dict[str, torch.Tensor]:
 def whole_way(ssd: Callable[..., str], model: list[object], size: str, prompt: str, prompts: Path, work: Path) -> str:
     """Collect, kill, resume, train, kill, resume, evaluate, generate. Returns what `evaluate` printed."""
     one, whole, out = work / "killed", work / "whole", work / "heads.safetensors"
-    collect = ["distill", "collect", *model, "--size", size, "--pictures", 60, "--batch", 2, "--prompts", prompts]
+    collect = ["distill", "collect", *model, "--size", size, "--pictures", 40, "--batch", 2, "--prompts", prompts]
     kill_when(lambda: len(list(one.glob("*.safetensors"))) >= 2, *collect, "-o", one)
-    assert 2 <= len(shards(one)) < 30
+    assert 2 <= len(shards(one)) < 20
     said = ssd(*collect, "-o", one)
-    assert "60 pictures, about" in said
+    assert "40 pictures, about" in said
     ssd(*collect, "-o", whole)
     assert shards(one) == shards(whole)
-    assert len(shards(one)) == 30
+    assert len(shards(one)) == 20
 
     train = ["distill", "train", *model, one, *TRAIN, "--micro-batch", 2]
     uninterrupted = ssd(*train, "-o", work / "straight.safetensors")
@@ -104,7 +104,7 @@ def whole_way(ssd: Callable[..., str], model: list[object], size: str, prompt: s
         lambda: (state / STATE_FILE).exists() and steps_of(state) >= 3,
         *train, "-o", out, "--checkpoint-minutes", 0.0001,
     )  # fmt: skip
-    assert 3 <= steps_of(state) < 60
+    assert 3 <= steps_of(state) < 40
     assert not out.exists()
     ssd(*train, "-o", out)
     straight, resumed = heads_in(work / "straight.training"), heads_in(state)

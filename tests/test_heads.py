@@ -16,7 +16,15 @@ from torch import Tensor
 from toys import ToyBackbone, draw, randomise, toy_heads
 
 from ssd_core import Rolling, Rounds, SSDError, load_heads
-from ssd_core.heads import HeadsSpec, SpatialHead, SpatialHeads, read_heads, read_heads_spec, save_heads
+from ssd_core.heads import (
+    HeadsSpec,
+    SpatialHead,
+    SpatialHeads,
+    read_heads,
+    read_heads_spec,
+    save_heads,
+    update_notes,
+)
 
 NAME, PRINT = "toy", "fingerprint-of-the-toy"
 
@@ -114,6 +122,9 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str]
     "unknown field": (lambda t, m: m.update(spec=m["spec"][:-1] + ', "depth": 3}'), "damaged heads metadata.*depth"),
     "offsets out of order": (lambda t, m: m.update(spec=m["spec"].replace("[1, 3]", "[3, 1]")), "rising numbers"),
     "offset zero": (lambda t, m: m.update(spec=m["spec"].replace("[1, 3]", "[0, 1]")), "rising numbers"),
+    "offsets are texts": (lambda t, m: m.update(spec=m["spec"].replace("[1, 3]", '["1", "3"]')), "whole numbers"),
+    "width is a text": (lambda t, m: m.update(spec=m["spec"].replace('"hidden": 16', '"hidden": ""')), "hidden must"),
+    "notes are a list": (lambda t, m: m.update(spec=m["spec"].replace('{"loss": 0.5}', "[]")), "notes an object"),
     "too many neighbours": (
         lambda t, m: m.update(spec=m["spec"].replace('"neighbours": 0', '"neighbours": 2')), "neighbours must be"
     ),
@@ -151,6 +162,45 @@ def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.safetensors", tmp_path):
         with pytest.raises(SSDError, match="there is no heads file"):
             read(path)
+
+
+def test_notes_change_and_tensors_do_not(tmp_path: Path) -> None:
+    """Byte for byte the same tensors, old notes kept, new ones added; a file that is none, or is cut off, stays."""
+    path = tmp_path / "heads.safetensors"
+    save_heads(make(), path)
+    before, data = load_file(path), path.read_bytes()
+    size = 8 + int.from_bytes(data[:8], "little")
+    spec = update_notes(path, {"recommended": {"preset": "exact"}, "long": "ä" * 1000})
+    assert spec.notes == {"loss": 0.5, "recommended": {"preset": "exact"}, "long": "ä" * 1000}
+    assert read(path).spec == spec
+    after = path.read_bytes()
+    assert after[8 + int.from_bytes(after[:8], "little") :] == data[size:]
+    assert all(torch.equal(before[name], tensor) for name, tensor in load_file(path).items())
+    assert [p.name for p in tmp_path.iterdir()] == ["heads.safetensors"]
+    path.write_bytes(data[:-4])
+    with pytest.raises(SSDError, match="cannot read the heads file"):
+        update_notes(path, {})
+    assert path.read_bytes() == data[:-4]
+
+
+def test_new_heads_are_repeatable_and_independent() -> None:
+    """One seed, one head, whatever else there is; no global random numbers are used; they begin as a copy."""
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    many = SpatialHeads.new(HeadsSpec(16, (1, 2), (1, 3), 1), seed=4)
+    one = SpatialHeads.new(HeadsSpec(16, (), (3,), 1), seed=4)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, many.state_dict()[name])
+    other = SpatialHeads.new(HeadsSpec(16, (), (3,), 1), seed=5)
+    assert not torch.equal(
+        other.state_dict()["vertical.3.gate_up.weight"], one.state_dict()["vertical.3.gate_up.weight"]
+    )
+    assert not torch.equal(
+        many.state_dict()["vertical.1.gate_up.weight"], many.state_dict()["vertical.3.gate_up.weight"]
+    )
+    features, embeddings = torch.randn(2, 48), torch.randn(2, 48)
+    assert torch.equal(one.head("vertical", 3)(features, embeddings), features[:, 16:32])
 
 
 def test_load_heads_takes_the_backbones_dtype(tmp_path: Path) -> None:

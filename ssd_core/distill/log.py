@@ -78,7 +78,7 @@ def plot(log: Path, size: tuple[int, int] = (900, 560)) -> Image.Image:
     width, height = size
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
-    last = max((x for line in points.values() for x, _ in line), default=1.0)
+    last = max((x for line in points.values() for x, _ in line), default=0.0) or 1.0
     losses = {name[5:]: [(x, y) for x, y in line if y > 0] for name, line in points.items() if name.startswith("loss ")}
     shares = {name[11:]: line for name, line in points.items() if name.startswith("acceptance ")}
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(losses)}

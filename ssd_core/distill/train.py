@@ -32,8 +32,8 @@ _EARLY = tuple(32 * 4**n for n in range(6))
 class StepInfo:
     """One optimizer step. ``seconds`` of training so far; ``progress`` 0..1; ``losses`` by head (``vertical 1``).
 
-    ``acceptance``: on held-out pictures by head, only when it has just been measured. The last one of a run has no
-    losses: it comes after the last step.
+    ``acceptance``: on held-out pictures by head, only when it has just been measured. The first one, before step 1, and
+    the last one, after the last step, have no losses.
     """
 
     step: int
@@ -73,8 +73,8 @@ def train_heads(
 
     ``work``: a folder for the state of the run, written every ``settings.checkpoint_minutes``; a call with the same
     settings and pictures goes on from there, step for step as if it had never ended. Acceptance on ``held_out`` is
-    measured early on, whenever the state is written and at the end; with a ``work`` folder the heads that did best are
-    the result.
+    measured at first, early on, whenever the state is written and at the end; with a ``work`` folder the heads that
+    did best are the result, those it began with included.
     With several ``ranks`` each process takes its share of every batch; all end up with the same heads.
 
     Raises SSDError when there is nothing to learn from, or when ``work`` belongs to another run.
@@ -129,6 +129,10 @@ class _Run:
         progress, settings = self.progress, self.settings
         before, started = progress.seconds, time.perf_counter()
         saved = before
+        if not progress.steps:
+            measured = self._measure()
+            if on_step is not None and measured is not None:
+                on_step(StepInfo(0, before, 0.0, 0.0, {}, measured))
         self.heads.train().requires_grad_(True)
         while True:
             progress.seconds = before + time.perf_counter() - started
@@ -179,24 +183,25 @@ class _Run:
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses[names.index((direction, offset))] += loss.detach()
         self.ranks.add([losses, *self._gradients()])
-        self._check_losses(losses)
+        found = self._finite(losses.tolist())
         for direction, offset in names:
             head = self.heads.head(direction, offset)
             torch.nn.utils.clip_grad_norm_(head.parameters(), self.settings.clip)
             if not counts[direction, offset]:  # no picture of this batch is large enough: leave the head alone
                 head.zero_grad(set_to_none=True)
         self.optimizer.step()
-        return {head_name(*name): loss for name, loss in zip(names, losses.tolist(), strict=True) if counts[name]}
+        return {head_name(*name): loss for name, loss in zip(names, found, strict=True) if counts[name]}
 
-    def _check_losses(self, losses: Tensor) -> None:
+    def _finite(self, losses: list[float]) -> list[float]:
         """Raises SSDError for NaN and infinity, before they reach the heads."""
-        for name, loss in zip(self.names, losses.tolist(), strict=True):
+        for name, loss in zip(self.names, losses, strict=True):
             if not math.isfinite(loss):
                 raise SSDError(
                     f"the loss of {head_name(*name)} is {loss} in step {self.progress.steps + 1}; train again with "
                     "a lower learning rate"
                     + ("" if self.work is None else f" (saved state and best heads so far are in {self.work})")
                 )
+        return losses
 
     def _gradients(self) -> list[Tensor]:
         """The gradient of every parameter, zeros where there is none."""
