@@ -144,12 +144,18 @@ class Bench:
         return any(entry["status"] == "failed" for entry in entries) or not all(check["passed"] for check in checks)
 
 
+def check_names(only: list[str], resume: str | None) -> None:
+    """Raises SSDError for a section that there is not, and for two ways at once to say which to run."""
+    unknown = [name for name in [*only, *([resume] if resume else [])] if name not in WEIGHTS]
+    if unknown:
+        raise SSDError(f"there is no section {unknown[0]!r}; choose from {', '.join(WEIGHTS)}")
+    if only and resume:
+        raise SSDError("--section and --resume SECTION exclude each other; give --resume alone to add one section")
+
+
 def choose(only: list[str], resume: str | None, record: Record) -> list[str]:
     """The sections to run. ``resume``: None, "" (those that are not done), or the section from which on."""
     names = list(WEIGHTS)
-    unknown = [name for name in [*only, *([resume] if resume else [])] if name not in WEIGHTS]
-    if unknown:
-        raise SSDError(f"there is no section {unknown[0]!r}; choose from {', '.join(names)}")
     if only:
         return [name for name in names if name in only]
     if resume:
@@ -196,8 +202,7 @@ def _run(options: argparse.Namespace) -> int:
     check_device(device, options.toy)
     if options.layers is not None and options.layers < 2:
         raise SSDError(f"got --layers {options.layers}, expected at least 2, so that a line can be drawn to all layers")
-    if options.section and options.resume:
-        raise SSDError("--section and --resume SECTION exclude each other; give --resume alone to add one section")
+    check_names(options.section, options.resume)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     facts: dict[str, Any] = facts_of(device, options.toy, dtype)
     budget = Budget(options.budget, WEIGHTS)

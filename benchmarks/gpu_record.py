@@ -28,9 +28,14 @@ class Record:
 
     @classmethod
     def start(cls, path: Path, facts: Data) -> Record:
-        """A new file. Raises SSDError when there is one already: figures from a rented device are not overwritten."""
+        """A new file. Raises SSDError when there is one already (figures of a rented device are not
+        overwritten) or no folder for it."""
         if path.exists():
             raise SSDError(f"{path} exists already; go on with it by --resume, or give another --json")
+        if not path.absolute().parent.is_dir():
+            raise SSDError(
+                f"there is no folder {path.absolute().parent} for {path.name}; make it, or give another --json"
+            )
         record = cls(path, facts)
         record.write()
         return record

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ssd_core import Backbone, Rounds, SpatialHeads, SSDError
-from ssd_core.schedule import default_schedule
 
 from .gpu_budget import Allowance, Clock, blocks_in, extrapolate, layer_counts, layers_for_time
 from .gpu_shapes import PROMPT, Shape
@@ -25,7 +24,7 @@ from .gpu_transformers import LOOPS, time_loop, twin
 
 REPEATS, _PLANNED_REPEATS = 3, 2
 SPAN_STEPS = 20
-_WARM_STEPS = 4
+_WARM_STEPS, _WINDOW_ROWS = 4, 3
 _WHOLE_SHARE = 0.3  # of a section's time is kept for whole pictures
 PLACES = ("start", "middle", "end")
 _PLACE_WEIGHTS = (0.25, 0.5, 0.25)
@@ -72,7 +71,7 @@ def lines_of(shape: Shape, backbone: Backbone, heads: SpatialHeads, reasons: dic
     generator = torch.Generator(backbone.device).manual_seed(1)
     codes = torch.randint(backbone.codes, (1, *shape.grid), generator=generator, device=backbone.device)
     lines = []
-    for decoder in decoders(shape.paper, default_schedule("cuda").window_rows):
+    for decoder in decoders(shape.paper, _WINDOW_ROWS):
 
         def ours(keep_rows: int, warm: int, steps: int, decoder: Decoder = decoder) -> float:
             return time_span(decoder, backbone, heads, codes, keep_rows, warm, steps)
@@ -100,16 +99,30 @@ def lines_of(shape: Shape, backbone: Backbone, heads: SpatialHeads, reasons: dic
     return lines
 
 
-def plan_spans(lines: list[Line], seconds: float, cols: int, clock: Clock = time.perf_counter) -> None:
-    """Times one block of every line in the middle of the picture, and from that chooses how long its spans are."""
+def plan_spans(
+    lines: list[Line], seconds: float, cols: int, reasons: dict[str, str], clock: Clock = time.perf_counter
+) -> list[Line]:
+    """Times one block of every line in the middle of the picture, and from that chooses how long its spans are.
+
+    Returns the lines that ran; ``reasons`` gets why another did not. Running out of memory is passed on.
+    """
+    kept = []
     for line in lines:
         begun = clock()
-        step = line.time(places(line.rows, rows_needed(line, cols))[1], line.warm, line.block[0])
+        try:
+            step = line.time(places(line.rows, rows_needed(line, cols))[1], line.warm, line.block[0])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # another release of transformers, a graph that fails: the other lines still count
+            reasons[line.name] = " ".join(f"{type(error).__name__}: {error}".split())
+            continue
         around = max(0.0, clock() - begun - line.block[0] * step)  # prompt, kept rows, warm-up
         share = seconds / (len(lines) * len(PLACES) * _PLANNED_REPEATS)
         wanted = max(1, SPAN_STEPS // line.block[0])
         most = max(1, _most_blocks(line, cols))
         line.blocks = blocks_in(share - around, line.block[0] * step, min(wanted, most))
+        kept.append(line)
+    return kept
 
 
 def rows_needed(line: Line, cols: int) -> int:
@@ -168,8 +181,8 @@ def _measure_layers(
     """All lines with ``count`` layers, into ``data`` and ``by_layers`` (line -> layers -> seconds a step)."""
     counts, full, cols = tuple(data["layers"]), data["layers_full"], shape.grid[1]
     backbone, heads = build(count)
-    lines = lines_of(shape, backbone, heads, data["missing"])
-    plan_spans(lines, for_spans.left, cols)
+    reasons = data["missing"]
+    lines = plan_spans(lines_of(shape, backbone, heads, reasons), for_spans.left, cols, reasons)
 
     def keep() -> None:
         for line in lines:

@@ -14,7 +14,7 @@ from gpu_fakes import Clock
 from benchmarks import gpu
 from benchmarks.gpu_budget import Budget
 from benchmarks.gpu_models import Models
-from benchmarks.gpu_record import Record, facts_of
+from benchmarks.gpu_record import Record
 from benchmarks.gpu_shapes import FULL, TOY
 from benchmarks.gpu_table import targets
 
@@ -42,6 +42,8 @@ def run(*arguments: str) -> int:
             "no section 'everything'; choose from device, janus-",
         ),
         (["--device", "cpu", "--toy", "--resume", "everything"], "no section 'everything'"),
+        (["--device", "cpu", "--toy", "--json", "nowhere/r.json"], "there is no folder"),
+        (["--device", "cpu", "--toy", "--resume"], "there is no r.json to resume"),
         (["--device", "cpu", "--toy", "--layers", "1"], "at least 2"),
         (["--device", "cpu", "--toy", "--budget", "0"], "seconds above 0"),
         (["--device", "cpu", "--toy", "--section", "device", "--resume", "moves"], "exclude each other"),
@@ -51,13 +53,13 @@ def test_refusals(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "r.json"
-    if "--resume" in arguments:
-        Record.start(path, facts_of(CPU, True, torch.float32))
-    assert gpu.main([*arguments, "--json", str(path)]) == 2
+    assert gpu.main(["--json", "r.json", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+    assert not path.exists()  # the right command may follow
 
 
 def check_schema(content: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def test_lines_take_turns_and_stop_when_time_does(clock: Clock) -> None:
 def test_spans_are_shortened_to_the_time(clock: Clock) -> None:
     for seconds, least, most in ((1e9, 18, 20), (0.0, 1, 1), (2 * 6 * 15.0, 5, 12)):
         lines = [fake_line("a", 1.0, clock, []), fake_line("b", 1.0, clock, [], block=(3, 1))]
-        plan_spans(lines, seconds, 8, clock)
+        assert plan_spans(lines, seconds, 8, {}, clock) == lines
         assert least <= lines[0].span <= most
         assert lines[1].span % 3 == 0
         for line in lines:
@@ -102,6 +102,23 @@ def test_whole_pictures_only_where_they_fit(clock: Clock, monkeypatch: pytest.Mo
     assert runs == ["short", "short"]
     assert data["lines"]["short"]["whole_s"] == 10.0
     assert "whole_s" not in data["lines"]["long"]
+
+
+def test_a_line_that_cannot_run_leaves_the_others_alone(clock: Clock) -> None:
+    def broken(keep_rows: int, warm: int, steps: int) -> float:
+        raise TypeError("unexpected keyword")
+
+    def too_large(keep_rows: int, warm: int, steps: int) -> float:
+        raise torch.OutOfMemoryError("too large")
+
+    good, bad = fake_line("good", 1.0, clock, []), fake_line("bad", 1.0, clock, [])
+    reasons: dict[str, str] = {}
+    bad.time = broken
+    assert plan_spans([bad, good], 100, 8, reasons, clock) == [good]
+    assert reasons == {"bad": "TypeError: unexpected keyword"}
+    bad.time = too_large
+    with pytest.raises(torch.OutOfMemoryError):
+        plan_spans([bad, good], 100, 8, reasons, clock)
 
 
 def test_too_slow_a_device_measures_fewer_layers(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
