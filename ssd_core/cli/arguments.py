@@ -83,13 +83,7 @@ class DownloadOptions:
 
 
 Options = (
-    GenerateOptions
-    | WordsOptions
-    | ConvertOptions
-    | InspectOptions
-    | DownloadOptions
-    | BenchOptions
-    | DistillOptions
+    GenerateOptions | WordsOptions | ConvertOptions | InspectOptions | DownloadOptions | BenchOptions | DistillOptions
 )
 
 
