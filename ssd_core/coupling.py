@@ -18,11 +18,16 @@ import torch
 from torch import Tensor
 
 from .noise import ACCEPT, DRAFT, RESAMPLE, Noise
+from .runner import NewTensor, new_tensor
 from .stream import Stream
 
 
 class Coupling(ABC):
-    """Draws drafts and corrects them. All tensors are flat over ``n`` (image, stream position) pairs."""
+    """Draws drafts and corrects them. All tensors are flat over ``n`` (image, stream position) pairs.
+
+    ``prepare`` runs before a step, everything else inside one: no method but it may wait for the device or make tensors
+    from Python numbers. A pair may be padding, at the position behind the stream: what it gets or leaves never counts.
+    """
 
     @abstractmethod
     def prepare(self, ends: Sequence[int]) -> None:
@@ -48,31 +53,38 @@ class Coupling(ABC):
 
 
 class PositionRing:
-    """A value per code for the latest ``capacity`` stream positions of each image, float32 [batch, capacity, codes]."""
+    """A value per code for the latest stream positions of each image, float32 [batch, capacity + 1, codes].
 
-    def __init__(self, batch: int, capacity: int, codes: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.capacity = capacity
-        self.values = torch.zeros(batch, capacity, codes, dtype=dtype, device=device)
+    ``window``: how many positions are in play at a time. The last entry belongs to padding.
+    """
+
+    def __init__(
+        self, stream: Stream, batch: int, window: int, codes: int, device: torch.device, tensor: NewTensor
+    ) -> None:
+        self.capacity = min(window + 2 * stream.stride, stream.length)
+        self._length = stream.length
+        self.values = tensor("ring", (batch, self.capacity + 1, codes), torch.float32, device)
 
     def take(self, images: Tensor, positions: Tensor) -> Tensor:
         return self.values[images, positions % self.capacity]
 
     def put(self, images: Tensor, positions: Tensor, values: Tensor) -> None:
-        self.values[images, positions % self.capacity] = values.to(self.values.dtype)
+        slots = (positions % self.capacity).masked_fill(positions >= self._length, self.capacity)
+        self.values[images, slots] = values.to(self.values.dtype)
 
 
 class GumbelCoupling(Coupling):
     """One Gumbel number per code and position, shared by draft, verification and plain decoding."""
 
     def __init__(
-        self, noise: Noise, stream: Stream, batch: int, window: int, codes: int, tolerance: float, device: torch.device
-    ) -> None:
+        self, noise: Noise, stream: Stream, batch: int, window: int, codes: int, tolerance: float, device: torch.device,
+        tensor: NewTensor = new_tensor,
+    ) -> None:  # fmt: skip
         self._noise = noise
         self._stream = stream
         self._codes = codes
         self._log_tolerance = math.log(tolerance) if tolerance > 0 else -math.inf
-        capacity = min(window + 2 * stream.stride, stream.length)
-        self._ring = PositionRing(batch, capacity, codes, torch.float32, device)
+        self._ring = PositionRing(stream, batch, window, codes, device, tensor)
         self._filled = [0] * batch
 
     def prepare(self, ends: Sequence[int]) -> None:
@@ -111,10 +123,12 @@ class GumbelCoupling(Coupling):
 class MaximalCoupling(Coupling):
     """Accept with probability min(1, p / q), else draw from the residual."""
 
-    def __init__(self, noise: Noise, stream: Stream, batch: int, window: int, codes: int, device: torch.device) -> None:
+    def __init__(
+        self, noise: Noise, stream: Stream, batch: int, window: int, codes: int, device: torch.device,
+        tensor: NewTensor = new_tensor,
+    ) -> None:  # fmt: skip
         self._noise = noise
-        capacity = min(window + 2 * stream.stride, stream.length)
-        self._q = PositionRing(batch, capacity, codes, torch.float32, device)
+        self._q = PositionRing(stream, batch, window, codes, device, tensor)
 
     def prepare(self, ends: Sequence[int]) -> None:
         pass  # uniform numbers are drawn as they are needed
@@ -145,9 +159,12 @@ class MaximalCoupling(Coupling):
 
 
 def inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Draws one index per row from unnormalised ``weights`` [n, codes] with one uniform number in (0, 1) a row."""
+    """Draws one index per row from unnormalised ``weights`` [n, codes] with one uniform number in (0, 1) a row.
+
+    Weights that are no numbers give a valid index too.
+    """
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1:].contiguous()
     index = torch.searchsorted(cumulative, uniform[:, None].to(total.dtype) * total, right=True)
     last = torch.searchsorted(cumulative, total)  # the last code with any weight: rounding must not pass it
-    return torch.minimum(index, last)[:, 0]
+    return torch.minimum(index, last)[:, 0].clamp_(max=weights.shape[-1] - 1)

@@ -62,7 +62,7 @@ class NeighbourDrafter(Drafter):
                     self.fill(stream, state.tokens[image], begin, stop)
             if start < end:
                 state.drafted[image] = stream.skip_forced(end)
-        at = state.pairs(starts, reach, codes_only=True)
+        at = state.pairs(starts, reach)
         if len(at[0]):
             state.origin[at] = self.origin
             coupling.propose_tokens(*at, state.tokens[at])
@@ -101,7 +101,7 @@ class RandomDrafter(Drafter):
 
     def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
         starts = list(state.drafted)
-        at = state.pairs(starts, ends, codes_only=True)
+        at = state.pairs(starts, ends)
         if not len(at[0]):
             return
         flat = torch.zeros(1, self._codes, device=state.device).expand(len(at[0]), -1)
@@ -120,7 +120,7 @@ class GivenDrafter(Drafter):
 
     def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
         starts = list(state.drafted)
-        at = state.pairs(starts, ends, codes_only=True)
+        at = state.pairs(starts, ends)
         images, positions = at
         if not len(images):
             return
@@ -179,20 +179,29 @@ class HeadsDrafter(Drafter):
         coupling: Coupling,
         target: Target,
     ) -> None:
-        at_images = state.index([image for image, _ in pairs])
-        at_positions = state.index([position for _, position in pairs])
-        step = offset * (state.stream.stride if direction == "vertical" else 1)
+        distance = offset * (state.stream.stride if direction == "vertical" else 1)
         reach = self._heads.spec.neighbours if direction == "vertical" else 0
-        features, embeddings = [], []
+        width = state.runner.widen(len(pairs), state.stream.cols)
+        rest = width - len(pairs)
+        nowhere = [state.stream.length] * rest
+        numbers = [*[image for image, _ in pairs], *[0] * rest, *[position for _, position in pairs], *nowhere]
         for shift in range(-reach, reach + 1):
-            sources = state.index([self._beside(state, image, position - step, shift) for image, position in pairs])
-            features.append(state.features[:, at_images, sources])  # [rows, n, hidden]
-            embeddings.append(self._backbone.embed(state.tokens[at_images, sources]))  # [n, hidden]
-        embedding = torch.cat(embeddings, dim=-1).expand(state.guidance_rows, -1, -1)
-        predicted = self._heads.head(direction, offset)(torch.cat(features, dim=-1), embedding)
-        tokens = coupling.propose(at_images, at_positions, target(predicted))
-        state.tokens[at_images, at_positions] = tokens
-        state.origin[at_images, at_positions] = VERTICAL if direction == "vertical" else HORIZONTAL
+            numbers += [self._beside(state, image, position - distance, shift) for image, position in pairs]
+            numbers += nowhere
+        head = self._heads.head(direction, offset)
+        origin = VERTICAL if direction == "vertical" else HORIZONTAL
+
+        def step(numbers: Tensor) -> None:
+            board = state.board
+            images, positions, *sources = numbers.view(3 + 2 * reach, -1).unbind()
+            features = [board.features[:, images, source] for source in sources]  # [rows, n, hidden] each
+            embeddings = [self._backbone.embed(board.tokens[images, source]) for source in sources]  # [n, hidden] each
+            embedding = torch.cat(embeddings, dim=-1).expand(state.guidance_rows, -1, -1)
+            predicted = head(torch.cat(features, dim=-1), embedding)
+            board.tokens[images, positions] = coupling.propose(images, positions, target(predicted))
+            board.origin[images, positions] = origin
+
+        state.runner.run(("draft", direction, offset, width), step, numbers)
 
     @staticmethod
     def _beside(state: DecodeState, image: int, source: int, shift: int) -> int:

@@ -47,9 +47,7 @@ def _own_drafts(schedule: Schedule, heads: SpatialHeads | None) -> DraftsName:
     return "copy" if isinstance(schedule, Rounds) else "left"
 
 
-def _heads_drafter(
-    backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream
-) -> HeadsDrafter:
+def _heads_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream) -> HeadsDrafter:
     if heads is None:
         raise SSDError("these drafts need a heads file, got none; give heads, or drafts 'left', 'copy' or 'random'")
     if heads.spec.hidden != backbone.hidden:

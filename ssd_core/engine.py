@@ -13,18 +13,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .correct import Corrector
 from .coupling import Coupling, GumbelCoupling, MaximalCoupling
 from .draft import Drafter
 from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone, PromptRows
+from .feed import Feeder
 from .noise import Noise
 from .report import EventKind, Meter, RowsEvent
-from .sampling import Sampling, guide, truncate
+from .runner import Eager, Runner
+from .sampling import Sampling, Trouble
 from .schedule import Schedule, Step
 from .start import Start
-from .state import DecodeState
+from .state import DRAFTING, FIRST_CHANGED, VERIFYING, DecodeState
 from .stream import Stream
-from .transformer import CacheWindow, KVCache, Rotary, rope_table
 
 OnRows = Callable[[RowsEvent], None]
 OnProgress = Callable[[tuple[int, ...]], None]
@@ -51,11 +53,11 @@ class Engine:
         events_per_second: float = math.inf,
         start: Start | None = None,
         on_progress: OnProgress | None = None,
+        runner: Runner | None = None,
     ) -> None:
         self._backbone = backbone
         self._schedule = schedule
         self._drafter = drafter
-        self._sampling = sampling
         self._meter = meter
         self._on_rows = on_rows
         self._should_stop = should_stop
@@ -63,17 +65,22 @@ class Engine:
         self._last_event = -math.inf
         self._start = start
         self._on_progress = on_progress
-        self._rows = sampling.guidance_rows
+        self._runner = runner or Eager(backbone.device)
+        self.state = DecodeState(
+            stream, len(seeds), sampling.guidance_rows, backbone.hidden, backbone.dtype, backbone.device, self._runner
+        )
         self._coupling = self._make_coupling(stream, seeds)
-        self.state = DecodeState(stream, len(seeds), self._rows, backbone.hidden, backbone.dtype, backbone.device)
+        tally = meter.new_tally(self._runner.tensor, backbone.device)
+        self._corrector = Corrector(backbone, self.state, self._coupling, sampling, tally)
 
     def _make_coupling(self, stream: Stream, seeds: list[int]) -> Coupling:
         schedule, codes, device = self._schedule, self._backbone.codes, self._backbone.device
-        noise = Noise(seeds, device)
+        tensor = self._runner.tensor
+        noise = Noise(seeds, device, tensor)
         window = schedule.window(stream)
         if schedule.coupling == "gumbel":
-            return GumbelCoupling(noise, stream, len(seeds), window, codes, schedule.tolerance, device)
-        return MaximalCoupling(noise, stream, len(seeds), window, codes, device)
+            return GumbelCoupling(noise, stream, len(seeds), window, codes, schedule.tolerance, device, tensor)
+        return MaximalCoupling(noise, stream, len(seeds), window, codes, device, tensor)
 
     @torch.inference_mode()
     def run(self, prompt: PromptRows) -> Tensor:
@@ -88,26 +95,10 @@ class Engine:
     def _prefill(self, prompt: PromptRows) -> None:
         """Feeds the prompt; its last position gives the feature of stream position 0."""
         self._poll()
-        backbone, state = self._backbone, self.state
         with self._meter.phase("prompt"):
-            self._prompt_length = prompt.length
-            self._padding = state.index(prompt.padding) if any(prompt.padding) else None
-            head_dim, theta = backbone.decoder.spec.head_dim, backbone.rope_theta
-            self._rope = rope_table(prompt.stream_positions.to(state.device), head_dim, theta)
-            self._cache = KVCache(
-                backbone.decoder.spec,
-                sequences=self._rows * state.batch,
-                slots=prompt.length + state.stream.length,
-                dtype=backbone.dtype,
-                device=state.device,
-            )
-            slots = torch.arange(prompt.length, device=state.device)[None]
-            rope = rope_table(prompt.positions.to(state.device), head_dim, theta)
-            window = self._window(slots, prompt.length)
-            self._last = (prompt.embeddings, rope, window)
-            features = backbone.decoder(prompt.embeddings, rope, self._cache, window)
-            state.features[:, :, 0] = features[:, -1].unflatten(0, (self._rows, state.batch))
-            state.computed = [1] * state.batch
+            self._feeder = Feeder(self._backbone, self.state, prompt)
+            self._feeder.feed_prompt()
+            self.state.computed = [1] * self.state.batch
             self._meter.forwards["prefill"] += 1
             self._meter.fed_tokens += prompt.length
 
@@ -133,7 +124,7 @@ class Engine:
             with meter.phase("draft"):
                 before = list(state.drafted)
                 self._coupling.prepare(step.ends)
-                self._drafter.extend(state, step.ends, self._coupling, self._draft_target)
+                self._drafter.extend(state, step.ends, self._coupling, self._corrector.draft_weights)
             if state.drafted != before:
                 self._emit("drafted", None)
         # A token can be drawn at the first position without a draft, but nothing lies behind it.
@@ -150,8 +141,12 @@ class Engine:
         if step.verify:
             with meter.phase("sample"):
                 self._coupling.prepare(ends)
-                changed, first_changed = self._correct(starts, ends)
-            self._emit("corrected", changed)
+                self._corrector.correct(starts, ends)
+                first_changed = self._fetch()
+            state.drafted = [max(drafted, end) for drafted, end in zip(state.drafted, ends, strict=True)]
+            self._emit("corrected", state.board.changed[:, : state.stream.length])
+        elif step.draft:
+            self._fetch()
         for image, end in enumerate(ends):
             first = first_changed[image]
             if first is not None:
@@ -165,130 +160,38 @@ class Engine:
 
     def _feed(self, starts: list[int], ends: list[int], kind: str) -> None:
         """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them."""
-        state, backbone = self.state, self._backbone
-        widths = [max(0, end - start) for start, end in zip(starts, ends, strict=True)]
-        width = max(widths)
+        width = self._feeder.feed(starts, ends)
         if width == 0:
             return
-        device, rows, batch = state.device, self._rows, state.batch
-        offsets = torch.arange(width, device=device)[None]
-        if len(set(zip(starts, widths, strict=True))) == 1:
-            positions = offsets + starts[0]  # [1, q]: every image feeds the same positions
-            slots = positions + self._prompt_length
-        else:
-            begin, count = state.index(starts)[:, None], state.index(widths)[:, None]
-            last = state.stream.length - 1
-            positions = (begin + offsets).clamp(max=last)  # [batch, q]
-            slots = torch.where(offsets < count, positions + self._prompt_length, self._cache.scratch)
-            slots = slots.repeat(rows, 1)
-        reach = max(start + used for start, used in zip(starts, widths, strict=True))
-        window = self._window(slots, self._prompt_length + reach)
-        tokens = state.tokens.gather(1, positions.expand(batch, -1))
-        embeddings = backbone.embed(tokens).repeat(rows, 1, 1)
-        rope = self._rope_at(positions)
-        self._last = (embeddings, rope, window)
-        features = backbone.decoder(embeddings, rope, self._cache, window)
-        images, targets = state.pairs(
-            [start + 1 for start in starts],
-            [start + used + 1 for start, used in zip(starts, widths, strict=True)],
-            codes_only=False,
-        )
-        columns = targets - 1 - state.index(starts)[images]
-        state.features[:, images, targets] = features.unflatten(0, (rows, batch))[:, images, columns]
-        for image, (start, used) in enumerate(zip(starts, widths, strict=True)):
-            if used:
-                state.clean[image] = start + used
-                state.computed[image] = max(state.computed[image], start + used + 1)
+        state = self.state
+        for image, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if end > start:
+                state.clean[image] = end
+                state.computed[image] = max(state.computed[image], end + 1)
         self._meter.forwards[kind] += 1
         self._meter.fed_tokens += width
 
-    def _rope_at(self, positions: Tensor) -> Rotary:
-        """Rope tables [sequences or 1, q, head_dim / 2] for fed stream positions [batch or 1, q]."""
-        cos, sin = self._rope  # [sequences or 1, length, head_dim / 2]
-        if positions.shape[0] == 1:
-            return cos[:, positions[0]], sin[:, positions[0]]
-        sequences = torch.arange(self._rows * self.state.batch, device=positions.device)[:, None]
-        if cos.shape[0] == 1:
-            sequences = torch.zeros_like(sequences)
-        positions = positions.repeat(self._rows, 1)
-        return cos[sequences, positions], sin[sequences, positions]
-
-    def _window(self, slots: Tensor, length: int) -> CacheWindow:
-        """Cache rows and mask for queries at ``slots`` [sequences or 1, q]; the first ``length`` slots are in play."""
-        sequences = self._cache.sequences
-        stride = self._cache.slots + 1
-        base = torch.arange(sequences, device=slots.device)[:, None] * stride
-        rows = (base + slots).reshape(-1)
-        if slots.shape == (1, 1) and self._padding is None:
-            return CacheWindow(rows, length, None)  # one query at the end sees everything
-        keys = torch.arange(length, device=slots.device)
-        mask = keys <= slots[..., None]  # [sequences or 1, q, length]
-        if self._padding is not None:
-            # A padding query sees itself alone: a row without any key would turn into NaN.
-            mask = (mask & (keys >= self._padding[:, None, None])) | (keys == slots[..., None])
-        return CacheWindow(rows, length, mask[:, None])
-
-    def _draft_target(self, features: Tensor) -> Tensor:
-        """Like ``_target`` for features that heads predicted."""
-        return self._target(features, drafted=True)
-
-    def _target(self, features: Tensor, drafted: bool = False) -> Tensor:
-        """Features [guidance_rows, n, hidden] -> truncated log-weights [n, codes]."""
-        logits = self._backbone.logits(features)
-        guided = guide(logits, self._sampling.guidance, self._rows)[0]
-        if not bool(torch.isfinite(guided).all()):
-            guided = self._masked_logits(logits, guided, drafted)
-        return truncate(guided, self._sampling)
-
-    def _masked_logits(self, logits: Tensor, guided: Tensor, drafted: bool) -> Tensor:
-        """Lets minus infinity stand for an excluded code; refuses NaN, plus infinity and a fully excluded position."""
-        excluded = (logits == -torch.inf).any(0)  # in any guidance row: infinities must not meet in the mix
-        guided = guided.masked_fill(excluded, -torch.inf)
-        broken = (torch.isnan(logits) | (logits == torch.inf)).any(0)  # also where another row excludes the code
-        if bool((broken | ~(torch.isfinite(guided) | excluded)).any()):
-            raise SSDError(self._blame(drafted))
-        if bool(excluded.all(-1).any()):
-            raise SSDError(
-                "every code of one position is excluded (all logits are minus infinity); "
-                "check the backbone's output head and its list of image codes"
-            )
-        return guided
+    def _fetch(self) -> list[int | None]:
+        """Waits for the device, once a step: each image's first changed position. Raises if logits were damaged."""
+        status: list[int] = self.state.board.status.tolist()
+        for source in (DRAFTING, VERIFYING):
+            if status[source] == Trouble.NOT_FINITE:
+                raise SSDError(self._blame(drafted=source == DRAFTING))
+            if status[source] == Trouble.ALL_EXCLUDED:
+                raise SSDError(
+                    "every code of one position is excluded (all logits are minus infinity); "
+                    "check the backbone's output head and its list of image codes"
+                )
+        return [None if first == self.state.stream.length else first for first in status[FIRST_CHANGED:]]
 
     def _blame(self, drafted: bool) -> str:
         """Words the error for NaN or infinity: feeds the last window again, layer by layer, to find the first place."""
-        embeddings, rope, window = self._last
-        where = self._backbone.decoder.first_nonfinite(embeddings, rope, self._cache, window)
-        where = where or ("the spatial heads" if drafted else "the output head")
+        where = self._feeder.first_nonfinite() or ("the spatial heads" if drafted else "the output head")
         dtype = str(self._backbone.dtype).removeprefix("torch.")
         hint = "the weights may be damaged: check the file and load it again"
         if dtype == "float16":
             hint = "float16 overflows easily: load the backbone in bfloat16 or float32"
         return f"NaN or infinity in the logits, first seen in {where} (weights in {dtype}); {hint}"
-
-    def _correct(self, starts: list[int], ends: list[int]) -> tuple[Tensor, list[int | None]]:
-        """Corrects targets starts[b] .. ends[b] - 1. Returns (changed [batch, length], first changed position)."""
-        state = self.state
-        at = state.pairs(starts, ends, codes_only=True)
-        images, positions = at
-        logits = self._target(state.features[:, images, positions])
-        drafted = positions < state.index(state.drafted)[images]
-        before, rounds = state.tokens[at], state.rounds[at]
-        after = self._coupling.update(images, positions, logits, before, drafted, rounds)
-        changed = (after != before) | ~drafted
-        state.tokens[at] = after
-        state.rounds[at] = rounds + 1
-        if any(draft > start for draft, start in zip(state.drafted, starts, strict=True)):
-            self._meter.verified(rounds, state.origin[at], drafted, changed)
-        marks = torch.zeros_like(state.tokens, dtype=torch.bool)
-        marks[at] = changed
-        first: list[int | None] = [None] * state.batch
-        for image, (position, has) in enumerate(
-            zip(marks.int().argmax(-1).tolist(), marks.any(-1).tolist(), strict=True)
-        ):
-            if has:
-                first[image] = position
-        state.drafted = [max(drafted, end) for drafted, end in zip(state.drafted, ends, strict=True)]
-        return marks, first
 
     def _poll(self) -> None:
         if self._should_stop is not None and self._should_stop():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .errors import SSDError
+from .runner import NewTensor, new_tensor
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -53,10 +54,10 @@ class Noise:
     Every number is a function of (image seed, stream position, round or code, purpose) alone.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        low = torch.tensor([s & _MASK for s in seeds], dtype=torch.int64, device=device)
-        high = torch.tensor([s >> 32 for s in seeds], dtype=torch.int64, device=device)
-        self._key = (low, high)  # [images] each
+    def __init__(self, seeds: Sequence[int], device: torch.device, tensor: NewTensor = new_tensor) -> None:
+        key = tensor("noise key", (2, len(seeds)), torch.int64, device)
+        key.copy_(torch.tensor([[s & _MASK for s in seeds], [s >> 32 for s in seeds]]))
+        self._key = (key[0], key[1])  # [images] each
 
     def gumbel(self, image: int, start: int, end: int, codes: int) -> Tensor:
         """Gumbel noise float32 [end - start, codes] of one image for stream positions start .. end - 1."""

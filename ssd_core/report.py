@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .runner import NewTensor
 from .state import COPY, GIVEN, HORIZONTAL, LEFT, RANDOM, VERTICAL, DecodeState
 
 _ORIGINS = {
@@ -23,6 +24,7 @@ _ORIGINS = {
 }
 _KINDS = 1 + len(_ORIGINS)
 _MAX_ROUNDS = 16
+_TALLY = (_MAX_ROUNDS * _KINDS, 2)
 
 EventKind = Literal["drafted", "corrected", "accepted"]
 
@@ -85,10 +87,7 @@ class Meter:
         self.forwards = {"prefill": 0, "verify": 0, "commit": 0}
         self.fed_tokens = 0
         self.seconds: dict[str, float] = {}
-        self._verified = torch.zeros(_MAX_ROUNDS, dtype=torch.float64)
-        self._kept = torch.zeros(_MAX_ROUNDS, dtype=torch.float64)
-        self._first_verified = torch.zeros(_KINDS, dtype=torch.float64)
-        self._first_kept = torch.zeros(_KINDS, dtype=torch.float64)
+        self._tally: Tensor | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -102,21 +101,20 @@ class Meter:
     def elapsed(self) -> float:
         return time.perf_counter() - self.started
 
-    def verified(self, rounds: Tensor, origin: Tensor, drafted: Tensor, changed: Tensor) -> None:
-        """Counts one verification of ``n`` codes; all int64 or bool [n]."""
-        rounds, origin, changed = (t[drafted].cpu() for t in (rounds, origin, changed))
-        kept = (~changed).double()
-        step = rounds.clamp(max=_MAX_ROUNDS - 1)
-        self._verified += torch.bincount(step, minlength=_MAX_ROUNDS)
-        self._kept += torch.bincount(step, kept, minlength=_MAX_ROUNDS)
-        first = rounds == 0
-        self._first_verified += torch.bincount(origin[first], minlength=_KINDS)
-        self._first_kept += torch.bincount(origin[first], kept[first], minlength=_KINDS)
+    def new_tally(self, tensor: NewTensor, device: torch.device) -> Tensor:
+        """The counters that verifications add to with :func:`count_verified`; the meter reads them when asked."""
+        self._tally = tensor("tally", _TALLY, torch.int64, device)
+        return self._tally
+
+    def _counts(self) -> Tensor:
+        """Codes verified and codes kept, int64 [rounds before, kind of draft, 2]."""
+        tally = torch.zeros(_TALLY, dtype=torch.int64) if self._tally is None else self._tally.cpu()
+        return tally.view(_MAX_ROUNDS, _KINDS, 2)
 
     @property
     def acceptance(self) -> float | None:
-        total = float(self._verified.sum())
-        return float(self._kept.sum()) / total if total else None
+        verified, kept = self._counts().sum((0, 1)).tolist()
+        return kept / verified if verified else None
 
     def fill(self, report: Report) -> None:
         """Writes the figures into ``report``."""
@@ -124,12 +122,12 @@ class Meter:
         report.fed_tokens = self.fed_tokens
         report.seconds = {**self.seconds, "total": self.elapsed}
         report.acceptance = self.acceptance
-        seen = int((self._verified > 0).sum())
-        report.acceptance_by_round = [float(self._kept[i] / self._verified[i]) for i in range(seen)]
+        counts = self._counts()
+        by_round = [(kept, verified) for verified, kept in counts.sum(1).tolist() if verified]
+        report.acceptance_by_round = [kept / verified for kept, verified in by_round]
+        first = counts[0].tolist()
         report.acceptance_by_direction = {
-            name: float(self._first_kept[i] / self._first_verified[i])
-            for name, i in _ORIGINS.items()
-            if self._first_verified[i]
+            name: first[kind][1] / first[kind][0] for name, kind in _ORIGINS.items() if first[kind][0]
         }
 
     def event(self, kind: EventKind, state: DecodeState, changed: Tensor | None) -> RowsEvent:
@@ -153,3 +151,9 @@ class Meter:
             acceptance=self.acceptance,
             elapsed=self.elapsed,
         )
+
+
+def count_verified(tally: Tensor, rounds: Tensor, origin: Tensor, drafted: Tensor, changed: Tensor) -> None:
+    """Adds one verification of ``n`` codes to the counters; int64 or bool [n], what was not drafted does not count."""
+    at = rounds.clamp(max=_MAX_ROUNDS - 1) * _KINDS + origin
+    tally.index_add_(0, at, torch.stack((drafted, drafted & ~changed), dim=-1).to(tally.dtype))

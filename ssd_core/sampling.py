@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -15,6 +16,14 @@ from torch import Tensor
 from .errors import SSDError
 
 _GREEDY_BELOW = 1e-6
+
+
+class Trouble(IntEnum):
+    """What may be wrong with logits. A step tells it as a number on the device, so that nobody waits for it."""
+
+    NONE = 0
+    NOT_FINITE = 1
+    ALL_EXCLUDED = 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,22 @@ def guide(logits: Tensor, guidance: float, rows: int) -> Tensor:
         return logits
     conditional, unconditional = logits.chunk(2)
     return unconditional + guidance * (conditional - unconditional)
+
+
+def target_weights(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Logits [guidance_rows, n, codes] -> truncated log-weights [n, codes], and the worst ``Trouble`` (int64 scalar).
+
+    Minus infinity in any guidance row excludes a code: infinities must not meet in the mix. NaN, plus infinity and a
+    position without any code are trouble, also where another row excludes the code.
+    """
+    guided = guide(logits, sampling.guidance, sampling.guidance_rows)[0]
+    lowest, highest = (logits[0], logits[0]) if len(logits) == 1 else torch.aminmax(logits, dim=0)
+    excluded = lowest == -math.inf
+    guided = guided.masked_fill(excluded, -math.inf)
+    broken = ~(torch.isfinite(guided) | excluded) | (highest == math.inf)
+    none_left = excluded.all(-1).any() * Trouble.ALL_EXCLUDED.value
+    trouble = none_left.masked_fill(broken.any(), Trouble.NOT_FINITE.value)
+    return truncate(guided, sampling), trouble
 
 
 def truncate(logits: Tensor, sampling: Sampling) -> Tensor:

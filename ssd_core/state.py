@@ -13,25 +13,62 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .runner import Eager, Runner
 from .stream import Stream
 
 NO_DRAFT, COPY, HORIZONTAL, VERTICAL, GIVEN, LEFT, RANDOM = range(7)
 """Where a draft came from (``DecodeState.origin``)."""
 
+DRAFTING, VERIFYING = range(2)
+"""Entries of ``Board.status`` for trouble with the logits of drafts and of the backbone itself."""
 
-class DecodeState:
-    """Tensors live on the backbone's device; the four prefix ends are Python numbers, one per image."""
+FIRST_CHANGED = 2
+"""From this entry on ``Board.status`` holds the first changed position of each image."""
+
+
+class Board:
+    """The tensors of one run that steps read and write.
+
+    Stream tensors have one position more than the stream: scratch, where entries that only fill a shape up read and
+    write. ``status`` int64 [2 + batch]: trouble (``sampling.Trouble``) with drafts and with targets, then each image's
+    first position that the latest correction changed, ``length`` if none.
+    """
 
     def __init__(
-        self, stream: Stream, batch: int, guidance_rows: int, hidden: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+        self, stream: Stream, batch: int, guidance_rows: int, hidden: int, dtype: torch.dtype, device: torch.device,
+        runner: Runner,
+    ) -> None:  # fmt: skip
+        cells, whole = (batch, stream.length + 1), torch.int64
+        self.tokens = runner.tensor("tokens", cells, whole, device)  # [batch, length + 1]
+        self.tokens[:, : stream.length] = stream.blank(batch).to(device)
+        self.features = runner.tensor("features", (guidance_rows, *cells, hidden), dtype, device)
+        self.rounds = runner.tensor("rounds", cells, whole, device)
+        self.origin = runner.tensor("origin", cells, whole, device)
+        self.changed = runner.tensor("changed", cells, torch.bool, device)
+        self.status = runner.tensor("status", (FIRST_CHANGED + batch,), whole, device)
+        self.status[FIRST_CHANGED:] = stream.length
+
+
+class DecodeState:
+    """Tensors live on the backbone's device; the four prefix ends are Python numbers, one per image.
+
+    ``tokens``, ``features``, ``rounds`` and ``origin`` are the board's without its scratch position.
+    """
+
+    def __init__(
+        self, stream: Stream, batch: int, guidance_rows: int, hidden: int, dtype: torch.dtype, device: torch.device,
+        runner: Runner | None = None,
+    ) -> None:  # fmt: skip
         self.stream = stream
         self.batch = batch
         self.guidance_rows = guidance_rows
-        self.tokens = stream.blank(batch).to(device)  # [batch, length]
-        self.features = torch.zeros(guidance_rows, batch, stream.length, hidden, dtype=dtype, device=device)
-        self.rounds = torch.zeros(batch, stream.length, dtype=torch.int64, device=device)
-        self.origin = torch.zeros(batch, stream.length, dtype=torch.int64, device=device)
+        self.runner = runner or Eager(device)
+        self.board = Board(stream, batch, guidance_rows, hidden, dtype, device, self.runner)
+        length = stream.length
+        self.tokens = self.board.tokens[:, :length]  # [batch, length]
+        self.features = self.board.features[:, :, :length]  # [guidance_rows, batch, length, hidden]
+        self.rounds = self.board.rounds[:, :length]
+        self.origin = self.board.origin[:, :length]
         self.front = [0] * batch
         self.drafted = [0] * batch
         self.computed = [0] * batch
@@ -45,15 +82,19 @@ class DecodeState:
     def device(self) -> torch.device:
         return self.tokens.device
 
-    def pairs(self, starts: list[int], ends: list[int], codes_only: bool) -> tuple[Tensor, Tensor]:
-        """Flat (images, positions) int64 [n] of the stream positions starts[b] .. ends[b] - 1 of each image."""
+    def listed(self, starts: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
+        """Flat (images, positions) of the codes at stream positions starts[b] .. ends[b] - 1 of each image."""
         images: list[int] = []
         positions: list[int] = []
         for image, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            span = range(start, end)
-            chosen = [i for i in span if not self.stream.is_forced(i)] if codes_only else span
+            chosen = [i for i in range(start, end) if not self.stream.is_forced(i)]
             positions.extend(chosen)
             images.extend([image] * len(chosen))
+        return images, positions
+
+    def pairs(self, starts: list[int], ends: list[int]) -> tuple[Tensor, Tensor]:
+        """``listed`` as int64 tensors [n]."""
+        images, positions = self.listed(starts, ends)
         return self.index(images), self.index(positions)
 
     def index(self, values: list[int]) -> Tensor:

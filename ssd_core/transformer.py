@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .runner import NewTensor, new_tensor
+
 Rotary = tuple[Tensor, Tensor]
 
 
@@ -47,10 +49,13 @@ class KVCache:
     queries write there and no mask ever shows it.
     """
 
-    def __init__(self, spec: DecoderSpec, sequences: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, spec: DecoderSpec, sequences: int, slots: int, dtype: torch.dtype, device: torch.device,
+        tensor: NewTensor = new_tensor,
+    ) -> None:  # fmt: skip
         shape = (spec.layers, sequences, slots + 1, spec.kv_heads, spec.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = tensor("keys", shape, dtype, device)
+        self.values = tensor("values", shape, dtype, device)
         self.sequences = sequences
         self.slots = slots
 
@@ -72,7 +77,9 @@ class CacheWindow:
 
     ``rows``: int64 [sequences * q], flat indices ``sequence * (slots + 1) + slot``.
     ``length``: the first ``length`` slots take part in attention.
-    ``mask``: bool [sequences or 1, 1, q, length], True where a query may look, or None when every query sees them all.
+    ``mask``: [sequences or 1, 1, q, length], bool (True where a query may look) or numbers to add to the scores, or
+    None when every query sees them all. Given as [.., group * q, length], once for each query head of a group, no
+    layer has to repeat it.
     """
 
     rows: Tensor
@@ -163,7 +170,7 @@ class Attention(nn.Module):
         grouped = queries.view(n, q, spec.kv_heads, spec.group, spec.head_dim).permute(0, 2, 3, 1, 4)
         grouped = grouped.reshape(n, spec.kv_heads, spec.group * q, spec.head_dim)
         mask = window.mask
-        if mask is not None and spec.group > 1:
+        if mask is not None and mask.shape[2] != spec.group * q:
             mask = mask.repeat(1, 1, spec.group, 1)
         y = F.scaled_dot_product_attention(
             grouped,

@@ -84,5 +84,5 @@ def test_copies_of_a_constant_picture_are_accepted() -> None:
     backbone = constant_backbone(6, 5, dtype=DOUBLE)
     report = draw(backbone, Rolling(2), sampling=Sampling(temperature=0.0)).report
     assert report.acceptance == 1.0
-    assert report.acceptance_by_direction == {"copy": 1.0}
+    assert report.acceptance_by_direction == {"left": 1.0}
     assert report.total_forwards == 1 + 3
