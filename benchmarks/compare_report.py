@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .compare_runs import Row
+from .decoder_table import PLAIN
 
 MEDIANS = ("forwards", "fewer", "seconds", "faster", "draft_steps_a_row", "tokens_a_forward")
 MEANS = ("equal", "nll")
@@ -77,8 +78,12 @@ def _decoders(figures: dict[str, Row], memory: dict[str, int | None]) -> list[st
             str(row["pictures"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    spread = statistics.median(row["ar_spread"] for row in figures.values())
-    lines += ["", f"Two runs of plain decoding around a decoder differed by {spread:.0%} (median)."]
+    spreads = [row["ar_spread"] for name, row in figures.items() if name != PLAIN]
+    if spreads:
+        lines += [
+            "",
+            f"Two runs of plain decoding around a decoder differed by {statistics.median(spreads):.0%} (median).",
+        ]
     return lines
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssd_core import Backbone, Generation, SpatialHeads, generate
+from ssd_core.distill.likelihood import negative_log_likelihood
 
 from .decoder_table import PLAIN, Decoder
-from .likelihood import negative_log_likelihood
 from .peak_memory import peak_bytes
 
 PROMPTS = (
@@ -32,7 +32,15 @@ class Runs:
 
     def draw(self, decoder: Decoder, prompt: str, seed: int, grid: tuple[int, int]) -> Generation:
         heads = self._heads if decoder.heads else None
-        return generate(self._backbone, prompt, heads=heads, schedule=decoder.schedule, seed=seed, grid=grid)
+        return generate(
+            self._backbone,
+            prompt,
+            heads=heads,
+            schedule=decoder.schedule,
+            drafts=decoder.drafts,
+            seed=seed,
+            grid=grid,
+        )
 
     def peak(self, decoder: Decoder, prompt: str, grid: tuple[int, int]) -> int | None:
         """Bytes a picture needs at its peak beyond weights; the run also warms up for the timed ones."""

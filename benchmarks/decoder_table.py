@@ -6,21 +6,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ssd_core import AR, Rolling, Rounds, Schedule
+from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds, Schedule
+from ssd_core.drafts import DraftsName
 
 PLAIN = "plain AR"
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A named setting. ``family`` groups settings that differ in one number (a line in a plot, ``value`` on it);
-    ``heads``: drafts by the spatial heads, else without training; ``core``: part of short tables and of grid sweeps."""
+    """A named setting. ``family`` groups settings that differ in one number (a line in a plot, ``value`` on it).
+
+    ``heads``: whether there are heads to draft with; ``drafts``: who drafts, as ``generate`` takes it; ``core``: part
+    of short tables and of grid sweeps.
+    """
 
     name: str
     family: str
     value: float
     schedule: Schedule
     heads: bool = True
+    drafts: DraftsName = "auto"
     core: bool = False
 
     @property
@@ -31,7 +36,7 @@ class Decoder:
 
 def decoders() -> list[Decoder]:
     """Every decoder, plain AR first."""
-    table = [Decoder(PLAIN, PLAIN, 0, AR(), heads=False, core=True), *_rolling(), *_rounds()]
+    table = [Decoder(PLAIN, PLAIN, 0, AR(), heads=False, core=True), *_rolling(), *_rounds(), *_others()]
     assert len({decoder.slug for decoder in table}) == len(table)
     return table
 
@@ -47,6 +52,10 @@ def _rolling() -> Iterator[Decoder]:
     for rows in (1, 2, 3, 4):
         name = f"exact, {_rows(rows)}, no heads"
         yield Decoder(name, "exact, no heads", rows, Rolling(rows), heads=False, core=rows in (1, 3))
+    for drafts in ("copy", "random"):
+        for rows in (1, 3):
+            name, family = f"exact, {_rows(rows)}, {drafts} drafts", f"exact, {drafts} drafts"
+            yield Decoder(name, family, rows, Rolling(rows), heads=False, drafts=drafts)
     yield Decoder("exact in law, 3 rows, maximal", "maximal", 3, Rolling(3, coupling="maximal"))
     for rows in (1, 2, 3):
         for tolerance in (1.0, 4.0, 10.0, 20.0):
@@ -65,6 +74,19 @@ def _rounds() -> Iterator[Decoder]:
     for rows, first, later in ((2, 1, 1), (2, 2, 1), (2, 5, 4), (3, 2, 1), (3, 4, 2)):
         schedule = Rounds(first, rows_per_block=rows, incremental_rounds=later, commit="separate")
         yield Decoder(f"staged {rows} rows, b={first} i={later}", f"staged, {rows} rows", first, schedule)
+
+
+def _others() -> Iterator[Decoder]:
+    for tokens, rounds in ((3, 1), (5, 1), (5, 2)):
+        name = f"1D-MTP, {tokens} tokens, r={rounds}"
+        yield Decoder(
+            name, f"1D-MTP, r={rounds}", tokens, HorizontalMTP(tokens, rounds), core=(tokens, rounds) == (5, 1)
+        )
+    for tokens in (16, 32, 64, 96):
+        yield Decoder(f"SJD, {tokens} tokens", "SJD", tokens, Jacobi(tokens), heads=False, core=tokens == 32)
+    yield Decoder("SJD, 32 tokens, Gumbel", "SJD, Gumbel", 32, Jacobi(32, coupling="gumbel"), heads=False)
+    for drafts in ("copy", "left"):
+        yield Decoder(f"SJD, 32 tokens, {drafts} drafts", f"SJD, {drafts}", 32, Jacobi(32), heads=False, drafts=drafts)
 
 
 def _rows(rows: int) -> str:

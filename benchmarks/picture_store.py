@@ -19,12 +19,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from recipes.emoji_scenes.captions import SceneSpec
-from ssd_core import Backbone, Schedule, SpatialHeads, SSDError, generate
+from ssd_core import Backbone, SpatialHeads, SSDError, generate
+from ssd_core.distill.likelihood import negative_log_likelihood
 from ssd_core.writing import write
 
+from .decoder_table import Decoder
 from .emoji_score import CATEGORIES, Detector, detect, judge
 from .features import picture_features
-from .likelihood import negative_log_likelihood
 
 FORMAT = 2
 """Raise it when the figures change their meaning: old ones are then computed anew."""
@@ -62,18 +63,19 @@ class PictureStore:
             digest.update(value.float().cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def fill(self, slug: str, schedule: Schedule, heads: bool, lot: Lot) -> None:
+    def fill(self, decoder: Decoder, lot: Lot) -> None:
         """Draws the lot and measures it. Raises SSDError when the folder holds pictures drawn in another way."""
-        file = self._tokens_file(slug, lot)
-        how = self._how(schedule, heads, lot)
+        file = self._tokens_file(decoder.slug, lot)
+        how = self._how(decoder, lot)
         if file.exists():
             self._check(file, how)
         else:
             drawn = generate(
                 self.backbone,
                 lot.captions,
-                heads=self.heads if heads else None,
-                schedule=schedule,
+                heads=self.heads if decoder.heads else None,
+                schedule=decoder.schedule,
+                drafts=decoder.drafts,
                 seed=lot.seed,
                 grid=self.grid,
             )
@@ -81,8 +83,8 @@ class PictureStore:
             seconds = report.seconds["total"] - report.seconds["pixels"]
             metadata = {**how, "seconds": f"{seconds:.3f}", "forwards": str(report.total_forwards)}
             _save(file, {"tokens": drawn.tokens.to("cpu", torch.int32)}, metadata)
-        if not self._measured(slug, lot):
-            self._measure(slug, lot)
+        if not self._measured(decoder.slug, lot):
+            self._measure(decoder.slug, lot)
 
     def has(self, slug: str, lot: Lot) -> bool:
         """Whether the lot is drawn and measured."""
@@ -128,9 +130,12 @@ class PictureStore:
         with safe_open(str(file), framework="pt") as content:
             return bool((content.metadata() or {}).get("format") == str(FORMAT))
 
-    def _how(self, schedule: Schedule, heads: bool, lot: Lot) -> dict[str, str]:
-        how = {"schedule": json.dumps(asdict(schedule))}  # type: ignore[call-overload]
-        how["drafts"] = f"heads {self.heads_fingerprint}" if heads else "no heads"
+    def _how(self, decoder: Decoder, lot: Lot) -> dict[str, str]:
+        """The metadata that a shard must have to count as this decoder's."""
+        how = {"schedule": json.dumps(asdict(decoder.schedule))}  # type: ignore[call-overload]
+        how["drafts"] = f"heads {self.heads_fingerprint}" if decoder.heads else "no heads"
+        if decoder.drafts != "auto":
+            how["drafts"] += f", {decoder.drafts}"
         how["fingerprint"] = self.backbone.fingerprint
         how["prompts"] = json.dumps(lot.captions)
         how["seed"] = str(lot.seed)

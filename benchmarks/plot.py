@@ -225,9 +225,9 @@ def _dashed(draw: ImageDraw.ImageDraw, start: Point, end: Point, colour: str) ->
 
 
 def _round_step(raw: float) -> float:
-    """The next of 1, 2, 2.5, 5 times a power of ten."""
+    """The next of 1, 2, 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(raw))
-    return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

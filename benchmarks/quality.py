@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from ssd_core import AR, Rolling, Schedule, SSDError, load_backbone, load_heads
+from ssd_core import AR, Rolling, SSDError, load_backbone, load_heads
 from ssd_core.cli.values import size
 from ssd_core.writing import write
 
@@ -39,6 +39,7 @@ from .quality_report import evaluate, markdown
 DEFAULT = (
     "tolerance 1, 1 row", "tolerance 4, 1 row", "tolerance 10, 1 row", "rounds r=0", "rounds r=1", "rounds r=2",
     "rounds r=4", "rounds r=6", "rounds r=2, separate", "exact in law, 3 rows, maximal",
+    "SJD, 32 tokens", "1D-MTP, 5 tokens, r=1",
 )  # fmt: skip
 """Measured by default, besides plain decoding. Exact mode is left out: its pictures are plain decoding's."""
 
@@ -48,12 +49,14 @@ SHEET_COLUMNS = 12
 
 @dataclass(frozen=True)
 class Job:
-    """One set of pictures to draw: into which folder, how, and with seeds shifted by how much."""
+    """One set of pictures to draw: by whom, and with seeds shifted by how much."""
 
-    slug: str
-    schedule: Schedule
-    heads: bool
+    decoder: Decoder
     shift: int = 0
+
+    @property
+    def slug(self) -> str:
+        return self.decoder.slug
 
     def lot(self, lot: Lot) -> Lot:
         return replace(lot, seed=lot.seed + self.shift)
@@ -67,9 +70,11 @@ def lots_of(count: int, batch: int) -> list[Lot]:
 
 def jobs_of(table: Sequence[Decoder], plain: bool) -> tuple[list[Job], Job, Job]:
     """The decoders' own sets; plain decoding with other seeds; the check that exact mode stands for plain decoding."""
-    quick = Job("plain-ar", AR(), False) if plain else Job("plain-ar", Rolling(1), True)
-    jobs = [quick if d.name == PLAIN else Job(d.slug, d.schedule, d.heads) for d in table]
-    return jobs, replace(quick, slug="plain-ar-other-seeds", shift=OTHER_SEEDS), Job("plain-ar-check", AR(), False)
+    slow = Decoder(PLAIN, PLAIN, 0, AR(), heads=False)
+    quick = slow if plain else Decoder(PLAIN, PLAIN, 0, Rolling(1))
+    jobs = [Job(quick if d.name == PLAIN else d) for d in table]
+    other, check = replace(quick, name=f"{PLAIN}, other seeds"), replace(slow, name=f"{PLAIN}, check")
+    return jobs, Job(other, OTHER_SEEDS), Job(check)
 
 
 def draw(store: PictureStore, jobs: Sequence[Job], lots: Sequence[Lot], minutes: float) -> None:
@@ -79,13 +84,13 @@ def draw(store: PictureStore, jobs: Sequence[Job], lots: Sequence[Lot], minutes:
         for job in jobs:
             if time.monotonic() - start >= minutes * 60:
                 return
-            store.fill(job.slug, job.schedule, job.heads, job.lot(lot))
+            store.fill(job.decoder, job.lot(lot))
         print(f"lot {lot.number + 1} of {len(lots)} drawn, {(time.monotonic() - start) / 60:.1f} min", flush=True)
 
 
 def check_exact(store: PictureStore, plain: Job, check: Job, lot: Lot) -> str:
     """Draws a lot again by plain decoding and says that exact mode drew the same. Raises SSDError when it did not."""
-    store.fill(check.slug, check.schedule, check.heads, lot)
+    store.fill(check.decoder, lot)
     equal = (store.tokens(plain.slug, lot) == store.tokens(check.slug, lot)).flatten(1).all(1)
     if not equal.all():
         raise SSDError(

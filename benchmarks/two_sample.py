@@ -48,6 +48,7 @@ def energy_distance(x: Floats, y: Floats, resamples: int = RESAMPLES, seed: int 
     swapped = np.einsum("ri,ri->r", signs @ pairs, signs) / scale
     p = (1 + int((swapped >= observed - 1e-12).sum())) / (1 + resamples)
     drawn = rng.multinomial(count, np.full(count, 1 / count), resamples).astype(np.float64)
+    drawn = drawn[drawn.max(1) < count]  # one pair alone, drawn n times, has nothing to be compared with
     again = np.einsum("ri,ri->r", drawn @ pairs, drawn) / (2 * np.einsum("ri,ri->r", drawn @ across, drawn))
     low, high = np.percentile(again, [2.5, 97.5])
     return TwoSample(Estimate(observed, float(low), float(high)), p)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import ssd_core
-from ssd_core import AR, Rolling, Rounds
+from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds
 from ssd_core.cli import bench as command
 from ssd_core.cli import bench_files, main
 from ssd_core.cli.bench_decoders import read_decoder
@@ -149,6 +149,18 @@ def test_a_kill_at_any_write_is_made_good_by_the_same_call(cli, prompts, tmp_pat
         assert list(timings["prompts"]) == ["0", "1"]
 
 
+@pytest.mark.parametrize("decoder", ["sjd:window_tokens=8", "mtp", "rolling:drafts=copy", "rounds:drafts=left"])
+def test_other_decoders_draw_what_the_library_draws(cli, prompts, tiny_model, tmp_path, decoder):
+    assert cli(prompts, "--images", "1", "--limit", "1", "--decoders", decoder)[0] == 0
+    chosen = read_decoder(decoder)
+    (_, (seen,)) = geneval(tmp_path / "out" / chosen.folder)[0]
+    backbone = ssd_core.load_backbone(tiny_model)
+    heads = ssd_core.load_heads(backbone, tiny_model / "heads.safetensors")
+    schedule = chosen.schedule("cpu")
+    drawn = ssd_core.generate(backbone, "a red cat", heads=heads, schedule=schedule, drafts=chosen.drafts)
+    assert np.array_equal(seen, (drawn.images[0] * 255).round().byte().numpy())
+
+
 def test_only_what_is_missing_is_drawn(cli, prompts, tmp_path, monkeypatch):
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     before = tree(tmp_path / "out")
@@ -224,6 +236,8 @@ def test_a_longer_list_goes_on(cli, prompts, tmp_path):
         ('{"prompt": "a cat"}', ["--decoders", "rounds:rows=2"], "expected SETTING=VALUE with one of rounds"),
         ('{"prompt": "a cat"}', ["--decoders", "rounds:rounds=1.5"], "expected a whole number"),
         ('{"prompt": "a cat"}', ["--decoders", "rounds:commit=never"], "expected fused or separate"),
+        ('{"prompt": "a cat"}', ["--decoders", "rolling:drafts=best"], "expected auto or heads or left"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar:drafts=left"], "with one of coupling for ar"),
         ('{"prompt": "a cat"}', ["--decoders", "rolling:window_rows=0"], "window_rows must be at least 1"),
         ('{"prompt": "a cat"}', ["--decoders", "exact:window_rows=2"], "exact takes no settings"),
         ('{"prompt": "a cat"}', ["--size", "5x5"], "5x5"),
@@ -274,4 +288,9 @@ def test_decoders_by_name():
     assert read_decoder("lumina-paper").schedule("cuda") == Rounds(
         rounds=5, rows_per_block=2, incremental_rounds=4, commit="separate"
     )
+    assert read_decoder("sjd:window_tokens=16,coupling=gumbel").schedule("cpu") == Jacobi(16, coupling="gumbel")
+    assert read_decoder("mtp:tokens=3").schedule("cpu") == HorizontalMTP(3)
+    drafts = read_decoder("rolling:drafts=copy,window_rows=2")
+    assert (drafts.schedule("cpu"), drafts.drafts) == (Rolling(2), "copy")
+    assert drafts.folder == "rolling-window-rows-2-drafts-copy"
     assert read_decoder("rolling:window_rows=2,tolerance=4.5").folder == "rolling-window-rows-2-tolerance-4.5"

@@ -101,3 +101,11 @@ def test_energy_distance_of_a_set_with_itself():
     assert abs(found.distance.mean) < 1e-12
     assert found.p == 1
     assert energy_distance(x * 0, x * 0, resamples=50).p == 1
+
+
+def test_two_pairs_are_enough_for_an_interval():
+    """Half of all resamples hold one pair alone; they say nothing and are left out."""
+    x, y = np.array([[0.0], [1.0]]), np.array([[5.0], [7.0]])
+    found = energy_distance(x, y, resamples=100)
+    assert found.distance.low == found.distance.high == pytest.approx(found.distance.mean)
+    assert found.distance.mean == pytest.approx((7 + 4 - 1 - 2) / (7 + 4))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
+from ..drafts import DraftsName
 from ..errors import SSDError
 from ..presets import PRESETS, preset_schedule
-from ..schedule import AR, Rolling, Rounds, Schedule
+from ..schedule import AR, HorizontalMTP, Jacobi, Rolling, Rounds, Schedule
 
-SCHEDULES: dict[str, type[AR] | type[Rolling] | type[Rounds]] = {"ar": AR, "rolling": Rolling, "rounds": Rounds}
-"""Those that take settings: the fields of the class."""
+SCHEDULES: dict[str, Any] = {"ar": AR, "rolling": Rolling, "rounds": Rounds, "sjd": Jacobi, "mtp": HorizontalMTP}
+"""Those that take settings: the fields of the class, and ``drafts`` as in ``generate``."""
 
 Value = int | float | str
+DRAFTS_KEY = "drafts"
 
 
 def _folder(text: str) -> str:
@@ -30,16 +32,19 @@ class BenchDecoder:
 
     name: str
     settings: tuple[tuple[str, Value], ...] = ()
+    drafts: DraftsName = "auto"
 
     @property
     def folder(self) -> str:
-        return _folder("-".join([self.name, *(f"{key}-{value}" for key, value in self.settings)]))
+        parts = [self.name, *(f"{key}-{value}" for key, value in self.settings)]
+        return _folder("-".join(parts if self.drafts == "auto" else [*parts, f"drafts-{self.drafts}"]))
 
     def schedule(self, device_type: str) -> Schedule:
         """The schedule on a device type ("cpu", "cuda", ...). Raises SSDError for settings that cannot work."""
         if self.name in _PRESETS:
             return preset_schedule(_PRESETS[self.name], device_type)
-        return SCHEDULES[self.name](**dict(self.settings))  # type: ignore[arg-type]
+        schedule: Schedule = SCHEDULES[self.name](**dict(self.settings))
+        return schedule
 
 
 def read_decoder(text: str) -> BenchDecoder:
@@ -51,7 +56,9 @@ def read_decoder(text: str) -> BenchDecoder:
         return BenchDecoder(name)
     if name not in SCHEDULES:
         raise SSDError(f"--decoders: {name} takes no settings, got {rest!r}; use {', '.join(SCHEDULES)}")
-    decoder = BenchDecoder(name, tuple(_setting(name, part) for part in rest.split(",")))
+    settings = dict(_setting(name, part) for part in rest.split(","))
+    drafts = cast(DraftsName, settings.pop(DRAFTS_KEY, "auto"))
+    decoder = BenchDecoder(name, tuple(settings.items()), drafts)
     decoder.schedule("cpu")  # an impossible value is refused before a model is loaded
     return decoder
 
@@ -59,10 +66,10 @@ def read_decoder(text: str) -> BenchDecoder:
 def _setting(name: str, part: str) -> tuple[str, Value]:
     key, equals, value = part.partition("=")
     schedule = SCHEDULES[name]
-    known = [field.name for field in fields(schedule) if field.init]
+    known = [field.name for field in fields(schedule) if field.init] + ([] if schedule is AR else [DRAFTS_KEY])
     if not equals or key not in known:
         raise SSDError(f"--decoders: got {part!r}, expected SETTING=VALUE with one of {', '.join(known)} for {name}")
-    return key, _value(name, key, value, get_type_hints(schedule)[key])
+    return key, _value(name, key, value, DraftsName if key == DRAFTS_KEY else get_type_hints(schedule)[key])
 
 
 def _value(name: str, key: str, text: str, hint: Any) -> Value:

@@ -22,6 +22,7 @@ and a file DIR/timings-DECODER.json. What is there already is not drawn again.
 
 decoders: {", ".join(NAMES)};
   settings of a schedule follow a colon: rolling:window_rows=2,tolerance=4  rounds:rounds=2,commit=separate
+  sjd:window_tokens=64  rolling:drafts=copy (who drafts: auto, heads, left, copy, random)
 
 examples:
   python -m ssd_core bench evaluation_metadata.jsonl --backbone models/ar_backbones/Janus-Pro-7B --device cuda \\
