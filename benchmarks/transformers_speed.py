@@ -91,9 +91,11 @@ def as_llama(backbone: EmojiBackbone, grid: tuple[int, int]) -> LlamaForCausalLM
     return model
 
 
-def transformers_codes(model: LlamaForCausalLM, backbone: EmojiBackbone, grid: tuple[int, int], greedy: bool) -> Tensor:
+def transformers_codes(
+    model: LlamaForCausalLM, backbone: EmojiBackbone, prompt: str, grid: tuple[int, int], greedy: bool
+) -> Tensor:
     """Codes int64 [rows, cols] drawn by transformers."""
-    ids = backbone.prompt_ids([PROMPT], "", grid, guided=False)
+    ids = backbone.prompt_ids([prompt], "", grid, guided=False)
     rows = LogitsProcessorList([_Rows(ids.shape[1], grid[1], backbone.codes)])
     sampling = backbone.default_sampling
     chosen = {"do_sample": False} if greedy else {
@@ -122,12 +124,12 @@ def main() -> None:
         return generate(backbone, PROMPT, schedule=AR(), sampling=sampling, grid=grid).tokens[0]
 
     greedy = ours(Sampling(temperature=0.0, guidance=1.0))
-    if not torch.equal(greedy, transformers_codes(model, backbone, grid, greedy=True)):
+    if not torch.equal(greedy, transformers_codes(model, backbone, PROMPT, grid, greedy=True)):
         raise SSDError("greedy codes differ: the two are not the same network, so their speeds mean nothing")
     plain = Sampling(1.0, backbone.default_sampling.temperature, top_p=backbone.default_sampling.top_p)
     sides: dict[str, Callable[[], object]] = {
         "ours": lambda: ours(plain),
-        "transformers": lambda: transformers_codes(model, backbone, grid, greedy=False),
+        "transformers": lambda: transformers_codes(model, backbone, PROMPT, grid, greedy=False),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(options.repeats):

@@ -34,6 +34,7 @@ from ssd_core import (
 )
 from ssd_core.distill.likelihood import negative_log_likelihood
 from ssd_core.draft import NoDrafter
+from ssd_core.families.emoji import EmojiBackbone
 from ssd_core.sampling import guide, truncate
 
 
@@ -179,6 +180,22 @@ def test_peak_memory_counts_what_is_alive_at_once() -> None:
         pytest.skip("no way to ask for the peak here")
     assert 70e6 < peak < 100e6
     assert len(kept) == 20_000_000
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (4, 6)])
+def test_transformers_draws_our_greedy_codes(tiny_model: Path, grid: tuple[int, int]) -> None:
+    """The same network in both, ends of lines and grouped key/value heads included; a changed weight shows."""
+    from benchmarks.transformers_speed import as_llama, transformers_codes  # imports transformers
+
+    backbone = load_backbone(tiny_model)
+    assert isinstance(backbone, EmojiBackbone)
+    greedy = Sampling(temperature=0.0)
+    for prompt in ("a red cat", "two dogs", "a heart on grass"):
+        ours = generate(backbone, prompt, schedule=AR(), sampling=greedy, grid=grid).tokens[0]
+        model = as_llama(backbone, grid)
+        assert torch.equal(transformers_codes(model, backbone, prompt, grid, greedy=True), ours)
+    model.model.layers[1].self_attn.v_proj.weight.mul_(-3)
+    assert not torch.equal(transformers_codes(model, backbone, prompt, grid, greedy=True), ours)
 
 
 # --- quality -------------------------------------------------------------------------------------------------------
