@@ -21,10 +21,12 @@ from .settings import (
     CUSTOM,
     FITS,
     MODES,
+    NOTHING,
     PRECISIONS,
     PRESETS,
     Verification,
     check_choice,
+    prompt_lines,
     sampling,
 )
 
@@ -140,6 +142,24 @@ def encoder(node: QueuedNode | None) -> None:
     facts = _backbone_facts(node)
     if facts is not None and grid is not None:
         facts.check_grid(grid)
+
+
+def trainer(node: QueuedNode | None, name: str | None, start_from: str | None) -> None:
+    """Train SSD Heads: a file name inside the heads folder, prompts and a size that the backbone can draw."""
+    if name is not None:
+        folders.check_heads_name(name)
+    if start_from is not None and start_from not in (NOTHING, models.BUILT_IN_HEADS):
+        core("heads").read_heads_spec(folders.heads_file(start_from))
+    if node is None:
+        return
+    grid = parse_grid(str(node.constant("grid") or ""))
+    facts = _backbone_facts(node)
+    if facts is None:
+        return
+    if grid is not None:
+        facts.check_grid(grid)
+    for prompt in prompt_lines(str(node.constant("prompts") or "")):
+        facts.check_prompt(prompt)
 
 
 def tokens_saver(prefix: str | None) -> None:

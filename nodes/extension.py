@@ -13,6 +13,7 @@ from .load_heads import SSDLoadHeads
 from .load_tokens import SSDLoadTokens
 from .sampler import SSDSampler
 from .save_tokens import SSDSaveTokens
+from .train_heads import SSDTrainHeads
 from .verification import SSDVerification
 
 NODES: list[type[io.ComfyNode]] = [
@@ -25,6 +26,7 @@ NODES: list[type[io.ComfyNode]] = [
     SSDEncodeImage,
     SSDSaveTokens,
     SSDLoadTokens,
+    SSDTrainHeads,
 ]
 
 

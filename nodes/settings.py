@@ -18,6 +18,8 @@ FITS = ("crop", "stretch")
 MODES = ("rolling", "rounds")
 COMMITS = ("fused", "separate")
 SEED_MAX = 2**64 - 1
+NOTHING = "nothing"
+"""Train SSD Heads: new heads, not a file's."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,8 @@ def check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
     """Raises NodeError when a combo holds a value that is not among its options (an old or hand-written graph)."""
     if value not in options:
         raise NodeError(f"{name} must be one of {', '.join(options)}; got {value!r}")
+
+
+def prompt_lines(text: str) -> list[str]:
+    """The prompts of a text, one a line, empty lines left out."""
+    return [line.strip() for line in text.splitlines() if line.strip()]

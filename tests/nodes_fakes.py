@@ -47,6 +47,7 @@ class FakeComfy:
         self.loads: list[tuple[list[Any], dict[str, Any]]] = []
         self.sent: list[tuple[str, dict[str, Any], str]] = []
         self.progress: list[tuple[int, int]] = []
+        self.shown: list[Any] = []
         self.scaled: list[tuple[tuple[int, ...], int, int, str, str]] = []
 
     def modules(self) -> dict[str, ModuleType]:
@@ -80,6 +81,7 @@ class FakeComfy:
         return {
             "InterruptProcessingException": InterruptProcessingException,
             "throw_exception_if_processing_interrupted": throw_if_interrupted,
+            "processing_interrupted": lambda: self.stop,
             "get_torch_device": lambda: self.device,
             "unet_offload_device": lambda: torch.device("cpu"),
             "intermediate_device": lambda: torch.device("cpu"),
@@ -94,14 +96,15 @@ class FakeComfy:
         return torch.nn.functional.interpolate(samples, size=(height, width))
 
     def _progress_bar(self) -> type:
-        progress = self.progress
+        progress, shown = self.progress, self.shown
 
         class ProgressBar:
             def __init__(self, total: int) -> None:
                 self.total = total
 
-            def update_absolute(self, value: int, total: int) -> None:
+            def update_absolute(self, value: int, total: int, preview: Any = None) -> None:
                 progress.append((value, total))
+                shown.append(preview)
 
         return ProgressBar
 
@@ -153,6 +156,7 @@ class FakeComfy:
             "annotated_filepath": annotated,
             "get_input_directory": lambda: str(self.base / "input"),
             "get_output_directory": lambda: str(self.base / "output"),
+            "get_user_directory": lambda: str(self.base / "user"),
         }
 
 

@@ -64,6 +64,36 @@ def heads_file(name: str) -> Path:
     return Path(path)
 
 
+def check_heads_name(name: str) -> None:
+    """Raises NodeError for a name that leaves the heads folder or names no file."""
+    if _new_heads_stem(name) is None:
+        raise NodeError(f"name must name a file inside models/{HEADS}, like my_heads; got {name!r}")
+
+
+def new_heads_file(name: str) -> Path:
+    """A free file in the first root of the heads, in a folder that is there. Raises NodeError as above."""
+    check_heads_name(name)
+    stem = _new_heads_stem(name)
+    assert stem is not None
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    file = stem.with_name(stem.name + SUFFIX)
+    while file.exists():
+        number += 1
+        file = stem.with_name(f"{stem.name}_{number}{SUFFIX}")
+    return file
+
+
+def heads_name(file: Path) -> str:
+    """The name under which ``heads_file`` finds a file that ``new_heads_file`` gave."""
+    return file.relative_to(_heads_root()).as_posix()
+
+
+def training_folder(name: str, mark: str) -> Path:
+    """Where a training keeps its pictures and its state; not where files are offered for loading."""
+    return Path(folder_paths.get_user_directory()) / "ssd_training" / f"{Path(_portable(name)).name}-{mark}"
+
+
 def tokens_names() -> list[str]:
     """Possible token files: those of the input folder, then those of the output folder, marked as ComfyUI does."""
     places = ((folder_paths.get_input_directory(), ""), (folder_paths.get_output_directory(), _OUTPUT))
@@ -121,6 +151,19 @@ def _all_files(root: Path) -> list[Path]:
         inner[:] = [name for name in inner if not name.startswith(".")]
         found += [Path(folder) / name for name in names if not name.startswith(".")]
     return sorted(file for file in found if file.is_file())
+
+
+def _heads_root() -> Path:
+    return _plain(folder_paths.get_folder_paths(HEADS)[0])
+
+
+def _new_heads_stem(name: str) -> Path | None:
+    """The path of a new heads file without its ending; None when it would not be a file of the heads folder."""
+    root = _heads_root()
+    wanted = _portable(name).strip().removesuffix(SUFFIX)
+    stem = _plain(root / wanted)
+    usable = wanted and not wanted.endswith(("/", "/.")) and "\0" not in wanted
+    return stem if usable and root in stem.parents else None
 
 
 def _plain(path: str | Path) -> Path:

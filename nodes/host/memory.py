@@ -58,7 +58,8 @@ def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
 
     Raises NodeError when only a part of the weights fitted.
     """
-    management.load_models_gpu(list(patchers), memory_required=working_bytes, force_full_load=True)
+    with torch.inference_mode(False):  # weights that were moved in inference mode could never be trained with
+        management.load_models_gpu(list(patchers), memory_required=working_bytes, force_full_load=True)
     places = {weight.device for patcher in patchers for weight in patcher.model.parameters()}
     if len(places) > 1:
         raise NodeError(

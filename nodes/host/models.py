@@ -69,6 +69,12 @@ def heads_source(choice: str) -> Path | None:
     return None if choice == BUILT_IN_HEADS else folders.heads_file(choice)
 
 
+def heads_path(backbone: BackboneHandle, choice: str) -> Path:
+    """The file of a choice of heads for a backbone. Raises NodeError or SSDError when there is none."""
+    found = core("load")
+    return Path(found.heads_file(backbone.module, heads_source(choice) or found.BUILT_IN_HEADS))
+
+
 def load_backbone(choice: str, precision: str) -> BackboneHandle:
     """Loads a choice of Load AR Backbone, or shares it with whoever has it already."""
     key = backbone_key(choice, precision)

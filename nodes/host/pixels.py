@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from comfy.utils import common_upscale
 from torch import Tensor
@@ -52,6 +53,11 @@ def fitted(images: Tensor, height: int, width: int, fit: str) -> Tensor:
     crop = "center" if fit == "crop" else "disabled"
     resized = common_upscale(colours.movedim(-1, 1), width, height, "lanczos", crop)
     return resized.movedim(1, -1).clamp(0, 1)
+
+
+def from_picture(picture: Any) -> Tensor:
+    """A PIL image -> float32 [1, height, width, 3]."""
+    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
 
 
 def _make_resident(backbone: BackboneHandle, grid: tuple[int, int]) -> None:

@@ -1,12 +1,14 @@
-"""ComfyUI's own progress bar: one step a row."""
+"""ComfyUI's own progress bar."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from comfy.utils import ProgressBar
 
 
 class RowProgress:
-    """Counts rows. Every update is also a place where ComfyUI raises its exception for Stop."""
+    """Counts rows, a step for each. Every update is also a place where ComfyUI raises its exception for Stop."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -19,3 +21,20 @@ class RowProgress:
         while self._done < rows:
             self._done += 1
             self._bar.update_absolute(self._done, self._rows)
+
+
+class ShareProgress:
+    """A share of the work, from 0 to 1, with a picture of how it goes."""
+
+    _STEPS = 1000
+    _SIDE = 512
+
+    def __init__(self) -> None:
+        self._bar = ProgressBar(self._STEPS)
+        self._done = 0
+
+    def reached(self, share: float, picture: Any = None) -> None:
+        """``picture``: a PIL image that ComfyUI shows on the node, or None for the one that is there."""
+        self._done = max(self._done, round(share * self._STEPS))
+        preview = None if picture is None else ("JPEG", picture, self._SIDE)
+        self._bar.update_absolute(self._done, self._STEPS, preview)

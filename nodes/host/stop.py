@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import comfy.model_management as management
 
 Stopped: type[BaseException] = management.InterruptProcessingException
@@ -14,3 +16,14 @@ def poll() -> bool:
     """
     management.throw_exception_if_processing_interrupted()
     return False
+
+
+def asked() -> bool:
+    """Whether the user pressed Stop; unlike ``poll`` it leaves ComfyUI's mark, so that ``poll`` can raise later."""
+    return bool(management.processing_interrupted())
+
+
+def end() -> NoReturn:
+    """Ends the run as Stop does, whether or not ComfyUI's mark is still there."""
+    poll()
+    raise Stopped

@@ -18,7 +18,7 @@ from ..report import RowsEvent
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
 from .samples import token_dtype
-from .session import Wanted
+from .session import Wanted, quick_settings
 
 GIB = 2**30
 SMALL_CARD = 24 * GIB
@@ -118,6 +118,14 @@ def training_memory(
     head = tokens * (2 * sources + 12) * hidden * 4 * 2
     logits = min(kl_positions, tokens) * backbone.codes * 4 * 5
     return TrainMemory(weights, heads * _TRAIN_BYTES, features + max(2 * tokens * widest * size, head + logits))
+
+
+def quick_memory(backbone: Backbone, grids: Iterable[tuple[int, int]]) -> int:
+    """Bytes that ``make_heads`` needs beside the backbone's weights with its own settings."""
+    settings = quick_settings(backbone)
+    wanted = Wanted(vertical=(1, 2, 3), neighbours=1)
+    need = training_memory(backbone, wanted, grids, settings.micro_batch, settings.kl_positions)
+    return need.heads + need.activations
 
 
 def fitting(

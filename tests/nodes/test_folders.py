@@ -160,3 +160,28 @@ def test_a_stamp_of_one_file(folders, tmp_path):
     first = folders.stamp(file)
     file.write_bytes(b"12")
     assert folders.stamp(file) != first
+
+
+def test_new_heads_get_a_free_name_under_which_they_are_found_again(folders, comfy):
+    root = comfy.base / "models" / "ssd_heads"
+    first = folders.new_heads_file("mine/janus")
+    assert first == root / "mine" / "janus.safetensors"
+    first.write_bytes(b"")
+    assert folders.heads_file(folders.heads_name(first)) == first
+    second = folders.new_heads_file("mine\\janus.safetensors")
+    assert second == root / "mine" / "janus_2.safetensors"
+    second.write_bytes(b"")
+    assert folders.new_heads_file("mine/janus").name == "janus_3.safetensors"
+
+
+@pytest.mark.parametrize("name", ["", "  ", "../x", "/etc/x", "a/../../x", "a/", ".", "a/.", "x\0y", ".safetensors"])
+def test_heads_that_would_not_be_a_file_of_their_folder_are_refused(pack, folders, comfy, name):
+    with pytest.raises(pack("errors").NodeError, match="models/ssd_heads"):
+        folders.new_heads_file(name)
+    assert list((comfy.base / "models" / "ssd_heads").iterdir()) == []
+
+
+def test_training_keeps_its_work_where_no_list_offers_it(folders, comfy):
+    work = folders.training_folder("mine/janus", "abc")
+    assert comfy.base / "user" in work.parents
+    assert work != folders.training_folder("mine/janus", "abd")
