@@ -63,7 +63,7 @@ def _collect(options: CollectOptions) -> None:
     sizes = options.size or [backbone.default_grid]
     for number, grid in enumerate(sizes):
         planned = plan_prompts(prompts, options.pictures, options.seed, options.empty)
-        seed = options.seed + number * _SEED_STEP
+        seed = (options.seed + number * _SEED_STEP) % 2**64
         claim(backbone, planned, options.output, grid=grid, seed=seed, batch=options.batch, sampling=sampling)
         rows, cols = grid
         if part.number == 1:

@@ -18,11 +18,12 @@ from ..report import RowsEvent
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
 from .samples import token_dtype
-from .session import Wanted, quick_settings
+from .session import Wanted
 
 GIB = 2**30
 SMALL_CARD = 24 * GIB
-_RESERVE = 1.0 * GIB  # what the CUDA context and torch's allocator keep
+RESERVE = 1.0 * GIB
+"""What the CUDA context and torch's allocator keep."""
 _TRAIN_BYTES = 16  # weight, gradient and AdamW's two moments in float32
 _PROBE_SECONDS = 2.0
 _WARM_UP_FORWARDS = 4
@@ -120,14 +121,6 @@ def training_memory(
     return TrainMemory(weights, heads * _TRAIN_BYTES, features + max(2 * tokens * widest * size, head + logits))
 
 
-def quick_memory(backbone: Backbone, grids: Iterable[tuple[int, int]]) -> int:
-    """Bytes that ``make_heads`` needs beside the backbone's weights with its own settings."""
-    settings = quick_settings(backbone)
-    wanted = Wanted(vertical=(1, 2, 3), neighbours=1)
-    need = training_memory(backbone, wanted, grids, settings.micro_batch, settings.kl_positions)
-    return need.heads + need.activations
-
-
 def fitting(
     backbone: Backbone, wanted: Wanted, grids: Sequence[tuple[int, int]], kl_positions: int, limit: float = SMALL_CARD
 ) -> Wanted | None:
@@ -146,7 +139,7 @@ def fitting(
             tuple(sorted(offset for way, offset in chosen if way == "vertical")),
             wanted.neighbours,
         )
-        if training_memory(backbone, some, grids, 1, kl_positions).total + _RESERVE <= limit:
+        if training_memory(backbone, some, grids, 1, kl_positions).total + RESERVE <= limit:
             best = some
     return best
 
