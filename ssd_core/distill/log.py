@@ -90,7 +90,8 @@ def thinned(points: Curves, most: int = 80) -> Curves:
 def plot(points: Curves, size: tuple[int, int] = (900, 560)) -> Image.Image:
     """Draws a log, or the ``history`` in a heads file's notes.
 
-    Losses above (logarithmic), acceptance on held-out pictures below. Each head has its colour. Without points the axes are empty.
+    Losses above (logarithmic), acceptance on held-out pictures below. Each head has its colour. The axes are
+    empty without points.
     """
     width, height = size
     image = Image.new("RGB", size, "white")

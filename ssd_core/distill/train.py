@@ -82,9 +82,9 @@ def train_heads(
     measured; a step that it interrupts is forgotten. After a stop nothing more is measured where that takes long.
     With several ``ranks`` each process takes its share of every batch; all end up with the same heads.
 
-    Raises SSDError when there is nothing to learn from, when the time was over before the first step, or when ``work``
-    belongs to another run; StopRequested for a stop before anything was learned that could be told: before the first
-    step, or with ``held_out`` and ``work`` before heads that had learned were measured (their state is kept).
+    Raises SSDError when there is nothing to learn from, or when ``work`` belongs to another run; StopRequested for a
+    stop before anything was learned that could be told: before the first step, or with ``held_out`` and ``work`` before
+    heads that had learned were measured (their state is kept).
     """
     run = _Run(backbone, heads, shards, settings, held_out, work, ranks or Ranks(), should_stop)
     return run.until_end(on_step)
@@ -136,18 +136,18 @@ class _Run:
 
     def until_end(self, on_step: OnStep | None) -> Trained:
         progress, settings = self.progress, self.settings
-        before, started = progress.seconds, time.perf_counter()
-        saved = before
+        before = saved = progress.seconds
         if not progress.steps:
             measured = self._measure()
             if on_step is not None and measured is not None:
                 on_step(StepInfo(0, before, 0.0, 0.0, {}, measured))
         self.heads.train().requires_grad_(True)
+        started = time.perf_counter()
         while True:
             progress.seconds = before + time.perf_counter() - started
             share = self._share()
             share, wish, seconds = self._agree(share, self._asked(), progress.seconds)
-            if share >= 1 or wish:
+            if wish or (share >= 1 and progress.steps):
                 break
             rate = settings.rate(progress.steps, share)
             losses = self._step(settings.step_choice(progress.steps, len(self.pictures)), rate)
@@ -162,11 +162,9 @@ class _Run:
             if on_step is not None:
                 on_step(StepInfo(progress.steps, progress.seconds, share, rate, losses, measured))
         self.heads.eval().requires_grad_(False)
-        stopped = bool(wish) and share < 1
+        stopped = bool(wish) and (share < 1 or not progress.steps)
         if not progress.steps:
-            if stopped:
-                raise StopRequested("training was stopped before its first step")
-            raise SSDError("the time was over before the first step of training; give more minutes")
+            raise StopRequested("training was stopped before its first step")
         measured = self._last_measure(stopped)
         self._save()
         learned, *_ = self._agree(progress.measured)
