@@ -133,21 +133,15 @@ def test_a_taken_name_gets_the_next_free_number(toy: ToyBackbone, tmp_path: Path
 @pytest.mark.parametrize("end", [0, 1])
 def test_a_stop_before_the_first_step_writes_no_heads(toy: ToyBackbone, tmp_path: Path, end: int) -> None:
     """Pictures stay, an untrained file does not come to be, and the next call makes the heads."""
-    plan, steps = plan_of(toy), []
-    drawn = False
-
-    def told(share: float) -> None:
-        nonlocal drawn
-        drawn = share == 1.0
-
+    plan, steps, samples = plan_of(toy), [], tmp_path / "w" / "samples"
     with pytest.raises(StopRequested):
         make(
-            toy, plan, tmp_path, on_draw=told, on_step=lambda info: steps.append(info.step),
-            should_stop=lambda: drawn and len(steps) >= end,
+            toy, plan, tmp_path, on_step=lambda info: steps.append(info.step),
+            should_stop=lambda: len(list(samples.glob("*.safetensors"))) == 2 and len(steps) >= end,
         )  # fmt: skip
     assert list((tmp_path / "heads").iterdir()) == []
     assert not list(tmp_path.rglob(STATE_FILE))
-    assert len(list(read_samples(tmp_path / "w" / "samples", toy.fingerprint))) == 2
+    assert len(list(read_samples(samples, toy.fingerprint))) == 2
     assert make(toy, plan, tmp_path).steps == 10
 
 
