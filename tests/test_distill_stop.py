@@ -151,18 +151,18 @@ def test_a_stop_while_measuring_works_within_one_picture(
 
 def kl_gradient(backbone: ToyBackbone, tokens: torch.Tensor) -> torch.Tensor:
     """Of the KL term alone with respect to the head that predicts, in float32."""
-    heads = toy_heads(ToyBackbone(16, 16, codes=2000, dtype=torch.float32), 0, 1).requires_grad_(True)
+    heads = toy_heads(ToyBackbone(16, 16), 0, 1).requires_grad_(True)
     samples = Samples(tokens, ["ab"] * len(tokens))
     inputs = shifted(feature_grid(backbone, samples, False), "vertical", 1, 0)
     scale = torch.full((backbone.hidden,), 1e9)  # leaves nothing of the other term
-    head_loss(backbone, heads.head("vertical", 1), inputs, scale, 1.0, torch.arange(15), False).backward()
+    head_loss(backbone, heads.head("vertical", 1), inputs, scale, 0.01, torch.arange(15), False).backward()
     return heads.head("vertical", 1).mix.weight.grad  # type: ignore[return-value]
 
 
-def test_the_gradient_survives_an_output_head_in_float16(monkeypatch) -> None:
-    """960 positions and 2000 codes: most of the mean's gradient is below float16's smallest number."""
-    tokens = torch.randint(0, 2000, (4, 16, 16), generator=torch.Generator().manual_seed(0))
-    options = {"codes": 2000, "sharpness": 0.3}
+def test_the_gradient_survives_an_output_head_in_float16() -> None:
+    """The mean over 960 positions with a small weight: its gradient at a logit is below float16's smallest number."""
+    tokens = torch.randint(0, 200, (4, 16, 16), generator=torch.Generator().manual_seed(0))
+    options = {"codes": 200, "sharpness": 0.3}
     true = kl_gradient(ToyBackbone(16, 16, **options), tokens)
     half = kl_gradient(ToyBackbone(16, 16, dtype=torch.float16, **options), tokens)
     assert float((half - true).norm() / true.norm()) < 0.02
