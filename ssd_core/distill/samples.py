@@ -93,11 +93,12 @@ def collect(
     sampling = sampling or backbone.default_sampling
     if schedule is not None and schedule.tolerance:
         raise SSDError(f"training pictures need exact decoding, got tolerance {schedule.tolerance}; use tolerance 0")
+    image_seeds(seed, 1)  # refuses what is no seed
     claim(backbone, prompts, folder, grid=grid, seed=seed, batch=batch, sampling=sampling)
-    image_seeds(seed, 1)
     part = part or Part()
     width = at_once or batch
     starts = list(range(0, len(prompts), batch))[part.number - 1 :: part.of]
+    pictures = sum(min(batch, len(prompts) - start) for start in starts)
     for done, start in enumerate(starts, start=1):
         path = folder / f"samples-{grid[0]}x{grid[1]}-{start // batch:05d}.safetensors"
         chunk = list(prompts[start : start + batch])
@@ -107,7 +108,7 @@ def collect(
             for begin in range(0, len(chunk), width):
                 tell = None
                 if on_share is not None:
-                    before = (done - 1) * batch + begin, len(starts) * batch
+                    before = (done - 1) * batch + begin, pictures
                     tell = _share_line(on_share, before, grid[0])
                 made = generate(
                     backbone, chunk[begin : begin + width], schedule=schedule or AR(),
