@@ -25,7 +25,7 @@ from .state import Progress, load_state, save_state
 
 BEST_FILE = "best.safetensors"
 _SCALE_PICTURES = 32
-_STOP_SECONDS = 2.0
+_STOP_SECONDS = 5.0
 """After a stop heads are measured once more if the last time took no longer."""
 _EARLY = tuple(32 * 4**n for n in range(6))
 """Steps after which acceptance is measured besides the saved states: early numbers tell whether it is worth waiting."""
