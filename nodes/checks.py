@@ -21,6 +21,7 @@ from .settings import (
     CUSTOM,
     FITS,
     MODES,
+    NOTHING,
     PRECISIONS,
     PRESETS,
     Verification,
@@ -150,8 +151,9 @@ def trainer(node: QueuedNode | None, name: str | None) -> None:
     if node is None:
         return
     grid = parse_grid(str(node.constant("grid") or ""))
+    _not_empty(node, "start_from")
     start = node.constant("start_from")
-    source = models.heads_source(start) if start in folders.heads_names() else None  # ComfyUI tells of missing ones
+    source = None if start in (None, NOTHING) else models.heads_source(start)
     facts = _backbone_facts(node)
     if facts is None:
         if source is not None:

@@ -254,9 +254,10 @@ def test_a_training_that_cannot_work_is_refused_in_words(taught, changes, words)
     assert words in taught(**changes)
 
 
-def test_a_missing_start_file_is_left_to_comfyui(taught):
-    """It tells itself that the value is none of the combo's."""
-    assert taught(start_from="gone.safetensors") is True
+@pytest.mark.parametrize("value", ["gone.safetensors", 5, True, {"a": 1}])
+def test_a_start_file_that_is_not_there_is_refused_in_words(taught, value):
+    assert f"there is no heads file {value!r}" in taught(start_from=value)
+    assert "start_from is empty" in taught(start_from=None)
 
 
 # --- the loaders ---------------------------------------------------------------------------------------------------
