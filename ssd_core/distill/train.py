@@ -95,8 +95,9 @@ class _Run:
         self.pictures = [(shard, i) for shard in shards for i in range(len(shard.prompts))]
         self.names = self._check()
         self.optimizer = torch.optim.AdamW(
-            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-        )
+            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay,
+            foreach=False,  # all tensors at once would take another copy of every head on a GPU
+        )  # fmt: skip
         self.progress = Progress()
         self.data = digest(shards)
         found = None if work is None else load_state(work, heads, self.optimizer, settings, self.data)
