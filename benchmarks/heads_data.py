@@ -25,7 +25,7 @@ from ssd_core.distill.session import EMPTY_PROMPTS, Wanted, train_file
 from ssd_core.distill.settings import TrainSettings
 from ssd_core.writing import write
 
-HEADS = Wanted((1, 2, 3, 4, 5), (1, 2, 3))
+HEADS = Wanted((1,), (1, 2, 3))
 HELD_OUT_SEED = 900_000_000
 BATCH = 8
 DRAW_BATCH = 32
