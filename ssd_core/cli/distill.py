@@ -201,17 +201,18 @@ def _say_memory(options: TrainOptions, wanted: Wanted, backbone: Backbone, shard
 
 
 def _step_line() -> Callable[[StepInfo], None]:
-    """Says now and then how training goes, and every measured acceptance."""
+    """Says now and then how training goes, and whatever was measured on held-out pictures."""
     said = 0.0
 
     def say(info: StepInfo) -> None:
         nonlocal said
         now = time.perf_counter()
-        if info.acceptance is not None:
-            mean = sum(info.acceptance.values()) / len(info.acceptance)
-            nearest = {name: value for name, value in info.acceptance.items() if name.endswith(" 1")}
-            text = "  ".join(f"{name} {value:.3f}" for name, value in nearest.items())
-            print(f"step {info.step}: expected acceptance {text}  mean {mean:.3f}", flush=True)
+        if info.measured is not None:
+            found, missed = info.measured.acceptance, info.measured.losses
+            nearest = [name for name in found if name.endswith(" 1")]
+            text = "  ".join(f"{name} {found[name]:.3f} (feature loss {missed[name]:.3f})" for name in nearest)
+            mean = sum(found.values()) / len(found)
+            print(f"step {info.step}: held out: expected acceptance {text}  mean {mean:.3f}", flush=True)
         elif now - said >= _SAY_EVERY or info.step == 1:
             said = now
             losses = "  ".join(f"{name} {loss:.3f}" for name, loss in info.losses.items())
