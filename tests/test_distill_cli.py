@@ -157,6 +157,18 @@ def test_every_family_goes_the_whole_way(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks after torch was imported")
+def test_drawing_and_training_may_be_killed_before_any_file_operation(tmp_path: Path) -> None:
+    """See ``killed_anywhere``: every place in turn; shards, state and heads end up as in an uninterrupted run."""
+    command = [sys.executable, str(TESTS / "killed_anywhere.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    places = [int(number) for number in done.stdout.split()]
+    assert places[0] >= 3 * 4  # each shard is opened, given its mode and renamed; folder and index
+    assert places[1] >= 3 * 8  # best heads, state, plot and log of every step
+
+
+@pytest.mark.slow
 def test_the_embedded_models_heads_learn(ssd: Callable[..., str], tmp_path: Path) -> None:
     """A short run on the real model, fixed seeds: vertical head 1 is accepted far more often than at the beginning."""
     ssd("distill", "collect", "-o", tmp_path / "s", "--pictures", 16, "--size", "16x16", "--threads", 1)
