@@ -82,7 +82,9 @@ def test_only_schedules_that_the_heads_can_draft_for() -> None:
 
     rolling = {f"{kind}, {rows} rows" for kind in ("exact", "balanced") for rows in (1, 2, 3)}
     rounds = {f"rounds, r = {r}" for r in (0, 1, 2, 6)}
-    assert names((1, 2, 3, 4, 5), (1, 2)) == {"plain"} | rolling | rounds
+    assert names((1, 2, 3, 4, 5), (1,)) == {"plain"} | rolling | rounds
+    assert names((1, 2, 3, 4, 5), (1, 2)) == {"plain"} | rolling | rounds | {"staged, b = 5, i = 4"}
+    assert names((1,), (1, 3)) == {"plain"} | rolling | rounds
     assert names((), (1,)) == names((1,), ()) == names((2,), (1,)) == names((1,), (2,)) == {"plain"} | rolling
     short = candidates(SpatialHeads(HeadsSpec(8, (1, 2, 4), (1,))), (3, 4))["rounds, r = 2"]
     assert short == Rounds(rounds=2, first_row_block=2)
