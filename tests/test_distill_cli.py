@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from distill_worker import allow_small_sizes
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from ssd_core import AR, Rolling, generate, load_backbone, load_heads
 from ssd_core.cli import main
 from ssd_core.distill.state import STATE_FILE
 from ssd_core.heads import HeadsSpec, SpatialHeads, read_heads_spec, save_heads
@@ -217,6 +219,27 @@ def test_two_processes_make_the_heads_of_one(ssd: Callable[..., str], tiny_model
     apart = max(float((one[name] - two[name]).abs().max()) for name in one)
     assert apart < 1e-4 < 1e-2 < moved
     assert read_heads_spec(tmp_path / "two.safetensors").notes["training"]["processes"] == 2  # type: ignore[index]
+
+
+def test_a_partial_set_goes_from_training_to_its_recommended_preset(
+    tiny_model: Path, tmp_path: Path, ssd: Callable[..., str]
+) -> None:
+    """Vertical heads 1 and 2 alone; what `evaluate` recommends is in the loaded heads and makes a schedule."""
+    model, out = ["--model", tiny_model, "--threads", 1], tmp_path / "heads.safetensors"
+    ssd("distill", "collect", *model, "-o", tmp_path / "s", "--pictures", 8)
+    ssd("distill", "train", *model, tmp_path / "s", "-o", out, "--steps", 2, "--vertical", 1, 2, "--horizontal")
+    said = ssd("distill", "evaluate", *model, out, "--pictures", 1)
+    backbone = load_backbone(tiny_model)
+    heads = load_heads(backbone, out)
+    assert (heads.spec.horizontal, heads.spec.vertical) == ((), (1, 2))
+    wish: Any = heads.spec.notes["recommended"]
+    assert f"recommended: {wish['preset']}, {wish['window_rows']} rows, tolerance {wish['tolerance']:g}" in said
+    assert wish["preset"] == ("balanced" if wish["tolerance"] else "exact")
+    schedule = Rolling(window_rows=wish["window_rows"], tolerance=wish["tolerance"])
+    drawn = generate(backbone, "a cat", heads=heads, schedule=schedule, seed=3)
+    assert drawn.report.settings["drafts"] == "heads"
+    plain = generate(backbone, "a cat", schedule=AR(), seed=3)
+    assert wish["tolerance"] or torch.equal(drawn.tokens, plain.tokens)
 
 
 def test_ctrl_c_writes_the_best_heads_so_far(tiny_model: Path, tmp_path: Path, ssd: Callable[..., str]) -> None:
