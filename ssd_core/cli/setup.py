@@ -102,7 +102,7 @@ def load_model(model: str, device: str, dtype: str, threads: int | None) -> Back
 
 
 def chosen_heads(backbone: Backbone, model: str, heads: str | None) -> SpatialHeads | None:
-    """The named heads file; by default what lies beside the model, or none (drafts then copy the row above)."""
+    """The named heads file; by default what lies beside the model, or none (a neighbouring code is then copied)."""
     if heads == "none":
         return None
     if heads is not None:
