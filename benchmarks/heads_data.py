@@ -34,15 +34,14 @@ COLUMNS = [head_name("vertical", offset) for offset in HEADS.vertical] + [head_n
 
 def table(cells: dict[str, dict[str, Any]]) -> str:
     """The finished cells as markdown."""
-    lines = [
-        "| pictures | times seen | vertical heads | " + " | ".join(COLUMNS) + " |",
-        "|---" * (3 + len(COLUMNS)) + "|",
-    ]
-    for cell in sorted(cells.values(), key=lambda cell: (cell["pictures"], cell["neighbours"])):
+    titles = ["pictures", "times seen", "vertical heads", "KL term", *COLUMNS]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for cell in sorted(cells.values(), key=lambda cell: (cell["pictures"], cell["kl_weight"], cell["neighbours"])):
         kind = "neighbour-aware" if cell["neighbours"] else "plain"
-        figures = " | ".join(f"{cell['acceptance'][name]:.3f}" for name in COLUMNS)
         seen = cell["steps"] * cell["batch"] / cell["pictures"]
-        lines.append(f"| {cell['pictures']} | {seen:.1f} | {kind} | {figures} |")
+        figures = [f"{cell['acceptance'][name]:.3f}" for name in COLUMNS]
+        row = [str(cell["pictures"]), f"{seen:.1f}", kind, f"{cell['kl_weight']:g}", *figures]
+        lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
@@ -64,7 +63,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="optimizer steps of each cell, 8 pictures each")
     parser.add_argument("--held-out", type=int, default=32)
     parser.add_argument("--grid", type=int, nargs=2, default=(16, 16))
-    parser.add_argument("--kl", type=float, default=1.0)
+    parser.add_argument("--kl", type=float, default=1.0, help="weight of the KL term, 0 as published")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("out/heads_data"))
     options = parser.parse_args()
