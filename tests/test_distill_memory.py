@@ -9,6 +9,7 @@ from toys import ToyBackbone
 
 from benchmarks.gpu_shapes import FULL, empty_backbone
 from ssd_core import load_backbone
+from ssd_core.cli import distill, main
 from ssd_core.distill import TrainSettings, estimate
 from ssd_core.distill.estimate import GIB, SMALL_CARD, USEFUL, fitting, in_words, training_memory
 from ssd_core.distill.samples import Samples
@@ -78,6 +79,23 @@ def test_seven_billion_weights_and_a_card_of_24_gb(name: str, weights: float, sm
     assert len(some.horizontal) + len(some.vertical) == small
     fits = training_memory(backbone, some, grids, 1, 0).total
     assert fits + GIB <= SMALL_CARD < fits + GIB + 16 * 0.1342e9  # not one head more
+
+
+def test_train_says_what_fits_a_small_card(monkeypatch, capsys) -> None:
+    """The printed options, given to `train`, are the ones that fit."""
+    backbone = empty_backbone(FULL["janus"]).to(torch.bfloat16)
+    backbone.fingerprint = "none"
+    pictures = [Samples(torch.zeros(1, 24, 24, dtype=torch.int64), [""])]
+    monkeypatch.setattr(distill, "load_backbone", lambda *_, **__: backbone)
+    monkeypatch.setattr(distill, "_read", lambda *_: pictures)
+    command = ["distill", "train", "samples", "-o", "heads.safetensors", "--estimate"]
+    assert main(command) == 0
+    memory, small = capsys.readouterr().out.splitlines()
+    assert memory.startswith("memory: 13.18 GB weights + 21.48 GB heads and optimizer + at most 0.")
+    options = small.removeprefix("for 24 GB: ").partition(";")[0]
+    assert options == "--horizontal 1 2 --vertical 1 2 --micro-batch 1"
+    assert main([*command, *options.split()]) == 0
+    assert "24 GB" not in capsys.readouterr().out
 
 
 def test_durations_in_words() -> None:
