@@ -95,7 +95,7 @@ def test_after_a_stop_nothing_slow_is_measured(
         return train_file(toy, shards, out, SMALL, SETTINGS, work=work, on_step=infos.append, **options)  # type: ignore[arg-type]
 
     result = run(should_stop=lambda: bool(infos) and infos[-1].step >= 36)
-    measured = {info.step: info.acceptance for info in infos if info.acceptance is not None}
+    measured = {info.step: info.measured.acceptance for info in infos if info.measured is not None}
     assert list(measured) == [0, 32]
     assert result.acceptance in measured.values()  # type: ignore[attr-defined]
     assert (result.steps, saved_steps(work)) == (36, 36)  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ def test_a_stop_while_measuring_works_within_one_picture(
     )  # fmt: skip
     assert len(held_out[0].prompts) + len(held_out[-1].prompts) >= 2
     assert (result.stopped, result.steps) == (True, 32)
-    assert [info.acceptance is None for info in infos[-2:]] == [False, True]
+    assert [info.measured is None for info in infos[-2:]] == [False, True]
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------

@@ -85,11 +85,12 @@ def candidates(heads: SpatialHeads, grid: tuple[int, int]) -> dict[str, Schedule
     found |= {f"exact, {rows} rows": Rolling(window_rows=rows) for rows in windows}
     tolerant = {f"balanced, {rows} rows": Rolling(window_rows=rows, tolerance=BALANCED_TOLERANCE) for rows in windows}
     found |= tolerant
-    block = _without_gap(heads.spec.horizontal)
-    if block and _without_gap(heads.spec.vertical):
-        found |= {
-            f"rounds, r = {rounds}": Rounds(rounds=rounds, first_row_block=min(5, block)) for rounds in (0, 1, 2, 6)
-        }
+    block, rows = min(5, _without_gap(heads.spec.horizontal)), _without_gap(heads.spec.vertical)
+    if block and rows:
+        found |= {f"rounds, r = {rounds}": Rounds(rounds=rounds, first_row_block=block) for rounds in (0, 1, 2, 6)}
+    if block and min(rows, grid[0]) >= 2:  # the paper's setting for Lumina
+        staged = Rounds(rounds=5, incremental_rounds=4, rows_per_block=2, first_row_block=block)
+        found["staged, b = 5, i = 4"] = staged
     return found
 
 
@@ -188,11 +189,11 @@ def acceptance_table(acceptance: dict[str, float]) -> str:
 def schedules_table(evaluation: Evaluation) -> str:
     """Forwards, speed and quality of every schedule as text."""
     plain = evaluation.schedules[0]
-    lines = [f"{'schedule':<18}{'forwards':>9}{'fewer':>7}{'faster':>8}{'kept':>7}{'NLL':>8}{'= plain':>9}"]
+    lines = [f"{'schedule':<21}{'forwards':>9}{'fewer':>7}{'faster':>8}{'kept':>7}{'NLL':>8}{'= plain':>9}"]
     for row in evaluation.schedules:
         kept = "-" if row.acceptance is None else f"{row.acceptance:.2f}"
         lines.append(
-            f"{row.name:<18}{row.forwards:>9.1f}{plain.forwards / row.forwards:>7.1f}"
+            f"{row.name:<21}{row.forwards:>9.1f}{plain.forwards / row.forwards:>7.1f}"
             f"{plain.seconds / row.seconds:>8.2f}{kept:>7}{row.nll:>8.3f}{row.equal:>9.3f}"
         )
     return "\n".join(lines)

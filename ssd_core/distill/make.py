@@ -71,7 +71,7 @@ def make_heads(
         raise SSDError(f"training needs some minutes, got {minutes}")
     finished, stopped = _earlier(plan, out, minutes)
     if finished is not None:
-        return _made_before(backbone, finished)
+        return _made_before(backbone, finished, should_stop)
     _check_writable(out)
     started = time.perf_counter()
     samples, training = work / "samples", plan.training_folder(work)
@@ -90,7 +90,7 @@ def make_heads(
             raise refuse_drawing(backbone, plan, free)
     check_disk(backbone, plan, wanted, training, out)
     if draws:
-        heads = None if drafting is None else load_heads(backbone, drafting)
+        heads = None if drafting is None else load_heads(backbone, drafting, should_stop=should_stop)
         _draw(backbone, plan, samples, heads, at_once, 60 * minutes * _DRAWING_SHARE, on_draw, should_stop)
         del heads
     shards = list(read_samples(samples, backbone.fingerprint))
@@ -180,8 +180,8 @@ def _numbered(out: Path) -> Iterator[Path]:
         yield from sorted(path for path in out.parent.iterdir() if name.fullmatch(path.name) and path.is_file())
 
 
-def _made_before(backbone: Backbone, file: Path) -> Distilled:
-    heads = load_heads(backbone, file)
+def _made_before(backbone: Backbone, file: Path, should_stop: ShouldStop | None) -> Distilled:
+    heads = load_heads(backbone, file, should_stop=should_stop)
     notes = heads.spec.notes
     training, acceptance = notes["training"], notes["acceptance"]
     assert isinstance(training, dict)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import ShouldStop, SSDError, StopRequested
 from ..families.base import Backbone
 from ..heads import Direction, SpatialHeads, read_heads, save_heads
-from .acceptance import expected_acceptance
+from .acceptance import HeadsMeasured, measure_heads
 from .features import FeatureGrid, feature_grid
 from .losses import ANY_GRID, check_reach, each_head, head_loss, head_name, shifted
 from .ranks import Ranks
@@ -35,8 +35,8 @@ _EARLY = tuple(32 * 4**n for n in range(6))
 class StepInfo:
     """One optimizer step. ``seconds`` of training so far; ``progress`` 0..1; ``losses`` by head (``vertical 1``).
 
-    ``acceptance``: on held-out pictures by head, only when it has just been measured. The first one, before step 1, and
-    the last one, after the last step, have no losses.
+    ``measured``: on held-out pictures, only when that has just been done. The first one, before step 1, and the last
+    one, after the last step, have no losses.
     """
 
     step: int
@@ -44,7 +44,7 @@ class StepInfo:
     progress: float
     learning_rate: float
     losses: dict[str, float]
-    acceptance: dict[str, float] | None = None
+    measured: HeadsMeasured | None = None
 
 
 OnStep = Callable[[StepInfo], None]
@@ -75,9 +75,9 @@ def train_heads(
     """Trains ``heads`` (float32, on the backbone's device) in place until the schedule ends or ``should_stop``.
 
     ``work``: a folder for the state of the run, written every ``settings.checkpoint_minutes``; a call with the same
-    settings and pictures goes on from there, step for step as if it had never ended. Acceptance on ``held_out`` is
-    measured at first, early on, whenever the state is written and at the end; with a ``work`` folder the heads that
-    did best are the result, those it began with included.
+    settings and pictures goes on from there, step for step as if it had never ended. ``held_out`` pictures are measured
+    at first, early on, whenever the state is written and at the end; with a ``work`` folder the heads with the best
+    acceptance on them are the result, those it began with included.
     ``should_stop`` is asked before every micro-batch (with several ranks: before every step) and every picture that is
     measured; a step that it interrupts is forgotten. After a stop nothing more is measured where that takes long.
     With several ``ranks`` each process takes its share of every batch; all end up with the same heads.
@@ -104,8 +104,9 @@ class _Run:
         self.pictures = [(shard, i) for shard in shards for i in range(len(shard.prompts))]
         self.names = self._check()
         self.optimizer = torch.optim.AdamW(
-            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-        )
+            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay,
+            foreach=False,  # all tensors at once would take another copy of every head on a GPU
+        )  # fmt: skip
         self.progress = Progress()
         self.data = digest(shards)
         found = None if work is None else load_state(work, heads, self.optimizer, settings, self.data)
@@ -263,8 +264,8 @@ class _Run:
             settings.autocast,
         )  # fmt: skip
 
-    def _measure(self) -> dict[str, float] | None:
-        """Acceptance on held-out pictures; the heads that did best are kept in the work folder.
+    def _measure(self) -> HeadsMeasured | None:
+        """Measures on held-out pictures; the heads that did best are kept in the work folder.
 
         None without such pictures, and when a stop came before the last one.
         """
@@ -272,19 +273,19 @@ class _Run:
         if self.ranks.first and self.held_out:
             started, ask = time.perf_counter(), None if self.stopping else self._asked
             with suppress(StopRequested):
-                measured = expected_acceptance(self.backbone, self.heads, self.held_out, should_stop=ask)
+                measured = measure_heads(self.backbone, self.heads, self.held_out, self.scale, should_stop=ask)
             self.progress.measuring = time.perf_counter() - started
         if measured is not None:
-            self.acceptance, self.progress.measured = measured, self.progress.steps
-            mean = sum(measured.values()) / len(measured)
+            self.acceptance, self.progress.measured = measured.acceptance, self.progress.steps
+            mean = sum(self.acceptance.values()) / len(self.acceptance)
             if self.work is not None and mean > self.progress.best:
                 self.progress.best = mean
                 self.work.mkdir(parents=True, exist_ok=True)
-                save_heads(self.heads.noted({"acceptance": measured}), self.work / BEST_FILE, torch.float32)
+                save_heads(self.heads.noted({"acceptance": self.acceptance}), self.work / BEST_FILE, torch.float32)
         self._agree(0.0)  # the others wait for the first one
         return measured
 
-    def _last_measure(self, stopped: bool) -> dict[str, float] | None:
+    def _last_measure(self, stopped: bool) -> HeadsMeasured | None:
         """At the end; after a stop only where nobody waits long for it."""
         quick, *_ = self._agree(self.progress.measuring <= _STOP_SECONDS)
         return self._measure() if quick or not stopped else None
