@@ -111,7 +111,8 @@ class _Run:
         self.data = digest(shards)
         found = None if work is None else load_state(work, heads, self.optimizer, settings, self.data)
         if found is None:
-            scale = channel_spread(backbone, self._some(_SCALE_PICTURES), self._asked)
+            alone = self.ranks.world == 1  # else all must end at the same place
+            scale = channel_spread(backbone, self._some(_SCALE_PICTURES), self._asked if alone else None)
         else:
             self.progress, scale = found
         self.scale = scale.to(backbone.device, torch.float32)
@@ -264,14 +265,14 @@ class _Run:
             settings.autocast,
         )  # fmt: skip
 
-    def _measure(self) -> HeadsMeasured | None:
+    def _measure(self, last: bool = False) -> HeadsMeasured | None:
         """Measures on held-out pictures; the heads that did best are kept in the work folder.
 
-        None without such pictures, and when a stop came before the last one.
+        None without such pictures, and when a stop came before the last one; a ``last`` measurement is not stopped.
         """
         measured = None
         if self.ranks.first and self.held_out:
-            started, ask = time.perf_counter(), None if self.stopping else self._asked
+            started, ask = time.perf_counter(), None if last else self._asked
             with suppress(StopRequested):
                 measured = measure_heads(self.backbone, self.heads, self.held_out, self.scale, should_stop=ask)
             self.progress.measuring = time.perf_counter() - started
@@ -288,7 +289,7 @@ class _Run:
     def _last_measure(self, stopped: bool) -> HeadsMeasured | None:
         """At the end; after a stop only where nobody waits long for it."""
         quick, *_ = self._agree(self.progress.measuring <= _STOP_SECONDS)
-        return self._measure() if quick or not stopped else None
+        return self._measure(last=True) if quick or not stopped else None
 
     def _save(self) -> None:
         """Writes the state of the run, if it has a folder."""
