@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from comfy_engine.client import RefusedError
 from comfy_engine.graphs import changed, node, picture
 from comfy_engine.pictures import pixels
+from safetensors import safe_open
 
 from ssd_core.heads import read_heads_spec
 
@@ -14,6 +17,13 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 def steps_of(file):
     return read_heads_spec(file).notes["training"]["steps"]
+
+
+def seconds_of(work):
+    """How long the training in a work folder has trained."""
+    (state,) = work.glob("training-*/state.safetensors")
+    with safe_open(str(state), framework="pt") as file:
+        return json.loads(file.metadata()["progress"])["seconds"]
 
 
 def training(name, **settings):
@@ -80,9 +90,9 @@ def test_stop_while_it_trains_keeps_the_heads_and_the_next_run_goes_on(comfy, co
     assert list((work / "samples").rglob("*.safetensors"))
     drawn = comfy.run(picture(seed=702, heads="stopped.safetensors"))
     assert drawn.end == "execution_success"
-    # With less time it is done soon: it draws nothing more, and its file takes the stopped one's place.
+    # With a little more time than it had it is done soon: it draws nothing more, and its file takes the stopped one's place.
     pictures = {path.name: path.stat().st_mtime_ns for path in (work / "samples").iterdir()}
-    prompt["train"]["inputs"]["minutes"] = 0.3
+    prompt["train"]["inputs"]["minutes"] = (seconds_of(work) + 15) / 60
     prompt_id = comfy.queue(prompt)
     comfy.listener.wait(
         lambda events: any(e.kind == "progress" and e.data["prompt_id"] == prompt_id for e in events), 200
