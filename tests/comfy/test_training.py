@@ -90,7 +90,7 @@ def test_stop_while_it_trains_keeps_the_heads_and_the_next_run_goes_on(comfy, co
     assert list((work / "samples").rglob("*.safetensors"))
     drawn = comfy.run(picture(seed=702, heads="stopped.safetensors"))
     assert drawn.end == "execution_success"
-    # With a little more time than it had it is done soon: it draws nothing more, and its file takes the stopped one's place.
+    # With a little more time it is done soon: it draws nothing more, and its file takes the stopped one's place.
     pictures = {path.name: path.stat().st_mtime_ns for path in (work / "samples").iterdir()}
     prompt["train"]["inputs"]["minutes"] = (seconds_of(work) + 15) / 60
     prompt_id = comfy.queue(prompt)
