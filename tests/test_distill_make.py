@@ -305,12 +305,14 @@ def test_the_most_useful_heads_are_trained_where_memory_is_short(toy: ToyBackbon
     spec = stopped.heads.spec
     assert (spec.horizontal, spec.vertical) == ((1,), (1,))
     assert stopped.left_out == ("horizontal 2", "vertical 2")
-    assert "left out, as memory holds not all heads: horizontal 2, vertical 2" in made_text(stopped)
+    assert "left out, as memory did not hold all heads: horizontal 2, vertical 2" in made_text(stopped)
     # What was begun goes on with its heads, with more memory and not with less.
     with pytest.raises(SSDError, match="the heads that this training began with take up to"):
         make(toy, plan, tmp_path, make_room=lambda wish: free - 10)
     done = make(toy, plan, tmp_path, make_room=lambda wish: 10 * free)
     assert (done.path, done.heads.spec.horizontal, done.steps) == (stopped.path, (1,), 10)
+    again = make(toy, plan, tmp_path)
+    assert (again.reused, again.left_out) == (True, stopped.left_out)
     with pytest.raises(SSDError, match="training vertical 1 alone takes up to"):
         make(toy, plan, tmp_path / "none", make_room=lambda wish: RESERVE, on_draw=nothing_drawn)
 

@@ -17,7 +17,7 @@ from ..memory import PROMPT_TOKENS
 from ..report import RowsEvent
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
-from .losses import each_head
+from .losses import ANY_GRID, each_head
 from .samples import token_dtype
 from .session import Wanted
 
@@ -29,7 +29,6 @@ _TRAIN_BYTES = 16  # weight, gradient and AdamW's two moments in float32
 _PROBE_SECONDS = 2.0
 _WARM_UP_FORWARDS = 4
 _BYTES_A_PICTURE = 200  # prompt and header of a shard
-_ANY_GRID = (10**9, 10**9)
 
 USEFUL: tuple[tuple[Direction, int], ...] = (
     ("vertical", 1), ("horizontal", 1), ("vertical", 2), ("horizontal", 2), ("vertical", 3), ("horizontal", 3),
@@ -113,7 +112,7 @@ def training_memory(
     with torch.device("meta"):
         heads = SpatialHeads(wanted.spec(backbone))
     largest = max(p.numel() for p in heads.parameters())
-    one_head = max(sum(p.numel() for p in heads.head(*name).parameters()) for name in each_head(heads, _ANY_GRID))
+    one_head = max(sum(p.numel() for p in heads.head(*name).parameters()) for name in each_head(heads, ANY_GRID))
     length = PROMPT_TOKENS + max(backbone.stream(grid).length for grid in grids)
     tokens = micro_batch * length
     widest = 2 * spec.intermediate + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 4 * spec.hidden

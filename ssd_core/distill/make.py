@@ -71,7 +71,7 @@ def make_heads(
         raise SSDError(f"training needs some minutes, got {minutes}")
     finished, stopped = _earlier(plan, out, minutes)
     if finished is not None:
-        return _made_before(backbone, finished, should_stop)
+        return _made_before(backbone, plan, finished, should_stop)
     _check_writable(out)
     started = time.perf_counter()
     samples, training = work / "samples", plan.training_folder(work)
@@ -180,13 +180,16 @@ def _numbered(out: Path) -> Iterator[Path]:
         yield from sorted(path for path in out.parent.iterdir() if name.fullmatch(path.name) and path.is_file())
 
 
-def _made_before(backbone: Backbone, file: Path, should_stop: ShouldStop | None) -> Distilled:
+def _made_before(backbone: Backbone, plan: HeadsPlan, file: Path, should_stop: ShouldStop | None) -> Distilled:
     heads = load_heads(backbone, file, should_stop=should_stop)
     notes = heads.spec.notes
     training, acceptance = notes["training"], notes["acceptance"]
     assert isinstance(training, dict)
     assert isinstance(acceptance, dict)
-    return Distilled(heads, file, dict(acceptance), training["steps"], training["pictures"], False, reused=True)
+    return Distilled(
+        heads, file, dict(acceptance), training["steps"], training["pictures"], stopped=False, reused=True,
+        left_out=_left_out(plan.wanted, heads.spec),
+    )  # fmt: skip
 
 
 def _check_writable(out: Path) -> None:
@@ -198,7 +201,7 @@ def _check_writable(out: Path) -> None:
         raise SSDError(f"cannot write {out} ({error}); choose another name or folder for the heads") from error
 
 
-def _left_out(wanted: Wanted, trained: Wanted) -> tuple[str, ...]:
+def _left_out(wanted: Wanted, trained: Wanted | HeadsSpec) -> tuple[str, ...]:
     return tuple(
         head_name(direction, offset)
         for direction in DIRECTIONS

@@ -12,7 +12,7 @@ def made_text(made: Distilled) -> str:
     if made.reused:
         lines.append("made by an earlier run with the same settings; another seed or name trains anew")
     if made.left_out:
-        lines.append(f"left out, as memory holds not all heads: {', '.join(made.left_out)}")
+        lines.append(f"left out, as memory did not hold all heads: {', '.join(made.left_out)}")
     lines += [
         f"{made.steps} steps on {made.pictures} pictures",
         "expected acceptance on pictures that were not trained on:",
