@@ -16,7 +16,7 @@ from ..load import built_in_heads, load_heads
 from ..writing import claim
 from .losses import DIRECTIONS, head_name
 from .plan import HeadsPlan
-from .prompts import plan_prompts
+from .prompts import EMPTY_PROMPTS, plan_prompts
 from .room import (
     MOST_AT_ONCE,
     check_disk,
@@ -32,7 +32,6 @@ from .session import Distilled, Wanted, train_file
 from .state import saved_offsets, saved_steps
 from .train import OnStep
 
-EMPTY_PROMPTS = 0.1
 _DRAWING_SHARE = 0.4
 _SEED_STEP = 10**6  # between the seeds of two sizes
 

@@ -17,6 +17,8 @@ STARTER_FILE = ASSETS.parent / "prompts" / "starter.txt"
 """Written for this project; under its licence."""
 FIELDS = ("prompt", "caption", "text")
 """Names of the field of a jsonl object, or the column of a csv table, that holds the prompt; the first found counts."""
+EMPTY_PROMPTS = 0.1
+"""Share of the training pictures that are drawn without a prompt."""
 
 _EMOJI_STARTERS = 480
 _OBJECTS = (
