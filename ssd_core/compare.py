@@ -11,7 +11,7 @@ from typing import Any
 from .engine import OnProgress
 from .errors import ShouldStop, StopRequested
 from .families.base import Backbone
-from .generate import Generation, generate
+from .generation import Generation, generate
 from .report import RowsEvent
 from .schedule import AR, Schedule, default_schedule
 

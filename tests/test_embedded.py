@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
-from ssd_core.families import ASSETS
 from ssd_core.families.emoji import EmojiBackbone
+from ssd_core.families.loaders import ASSETS
 from ssd_core.heads import HeadsSpec, SpatialHeads
 from ssd_core.transformer import CacheWindow, Decoder, KVCache, rope_table
 

@@ -22,8 +22,8 @@ from ..distill.samples import Part, Samples, claim, collect, read_samples
 from ..distill.session import Wanted, train_file
 from ..distill.train import StepInfo
 from ..errors import ShouldStop, SSDError
-from ..families import load_backbone
 from ..families.base import Backbone
+from ..families.loaders import load_backbone
 from ..heads import update_notes
 from ..hub import gigabytes
 from ..load import load_heads

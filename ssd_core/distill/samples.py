@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
