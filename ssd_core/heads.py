@@ -206,7 +206,7 @@ def read_heads_spec(path: str | Path) -> HeadsSpec:
         raw = json.loads(metadata["spec"])
         raw["horizontal"], raw["vertical"] = tuple(raw["horizontal"]), tuple(raw["vertical"])
         return HeadsSpec(**raw)
-    except (KeyError, TypeError, ValueError, SSDError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError, SSDError) as error:
         raise SSDError(f"{path} has damaged heads metadata: {error}") from error
 
 

@@ -123,6 +123,6 @@ def _usable(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:  # torch raises either, by the kind of device
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0][:160]
         raise SSDError(f"--device: got {name!r}, which torch cannot use here ({reason}); try --device cpu") from error
     return device
