@@ -12,7 +12,7 @@ from toys import ToyBackbone, toy_heads
 
 from ssd_core import Rolling, Sampling, SSDError, StopRequested
 from ssd_core.distill.estimate import estimate_drawing
-from ssd_core.distill.samples import Part, collect, digest, read_samples
+from ssd_core.distill.samples import Part, collect, digest, missing, read_samples
 
 PROMPTS = ["ab", "c", "", "dea", "b", "ee", "da"]
 
@@ -55,6 +55,17 @@ def test_parts_together_are_the_whole(tmp_path: Path) -> None:
     assert files(tmp_path / "one") == files(tmp_path / "many")
     with pytest.raises(SSDError, match="part 4 of 3"):
         Part(4, 3)
+
+
+def test_what_is_missing_is_what_would_be_drawn(tmp_path: Path) -> None:
+    plan: dict[str, object] = {"grid": (3, 4), "batch": 2}
+    assert missing(PROMPTS, tmp_path / "none", **plan) == PROMPTS  # type: ignore[arg-type]
+    draw(tmp_path, part=Part(2, 3))  # the second of the four shards
+    assert missing(PROMPTS, tmp_path, **plan) == [*PROMPTS[:2], *PROMPTS[4:]]  # type: ignore[arg-type]
+    assert missing(PROMPTS, tmp_path, **plan, part=Part(2, 3)) == []  # type: ignore[arg-type]
+    draw(tmp_path)
+    assert missing(PROMPTS, tmp_path, **plan) == []  # type: ignore[arg-type]
+    assert missing([*PROMPTS, "f"], tmp_path, **plan) == ["da", "f"]  # type: ignore[arg-type]
 
 
 def test_pictures_can_be_added(tmp_path: Path) -> None:

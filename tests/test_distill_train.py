@@ -156,13 +156,15 @@ def test_the_file_says_what_it_is(toy: ToyBackbone, shards: list[Samples], tmp_p
     assert notes["training"]["steps"] == result.steps == 24  # type: ignore[index]
     assert set(notes["acceptance"]) == {"horizontal 1", "horizontal 2", "vertical 1"}  # type: ignore[call-overload]
     assert [info.step for info in infos] == [*range(25), 24]
-    assert infos[-1].acceptance is not None
+    last = infos[-1].measured
+    assert last is not None
     with (tmp_path / "work" / LOG_FILE).open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 26
     assert float(rows[4]["loss vertical 1"]) == pytest.approx(infos[4].losses["vertical 1"], abs=1e-5)
     assert rows[4]["acceptance vertical 1"] == ""
-    assert float(rows[-1]["acceptance vertical 1"]) == pytest.approx(infos[-1].acceptance["vertical 1"], abs=1e-5)
+    assert float(rows[-1]["acceptance vertical 1"]) == pytest.approx(last.acceptance["vertical 1"], abs=1e-5)
+    assert float(rows[-1]["held-out loss vertical 1"]) == pytest.approx(last.losses["vertical 1"], abs=1e-5)
     picture = plot(tmp_path / "work" / LOG_FILE, (400, 300))
     assert picture.size == (400, 300)
     assert len(picture.getcolors(10**6) or ()) > 5
@@ -177,8 +179,8 @@ def test_the_best_heads_are_kept_when_training_goes_wrong(toy: ToyBackbone, shar
     means: list[float] = []
 
     def note(info: StepInfo) -> None:
-        if info.acceptance is not None:
-            means.append(sum(info.acceptance.values()) / 3)
+        if info.measured is not None:
+            means.append(sum(info.measured.acceptance.values()) / 3)
 
     result = train_file(toy, shards, tmp_path / "h.safetensors", SMALL, rising, work=tmp_path / "w", on_step=note)
     assert means[-1] < max(means) - 0.02
@@ -281,3 +283,17 @@ def test_bfloat16_autocast_trains_full_precision_weights(toy: ToyBackbone, shard
     train_heads(toy, heads, shards, replace(SETTINGS, steps=100, autocast=True))
     assert next(heads.parameters()).dtype == torch.float32
     assert expected_acceptance(toy, heads, shards)["vertical 1"] > before + 0.03
+
+
+def test_held_out_losses_are_the_training_loss_of_pictures_never_seen(toy: ToyBackbone, shards: list[Samples]) -> None:
+    """Without the KL term and prompts dropped, what a step reports for its pictures is what is measured on them."""
+    heads, infos = toy_heads(toy, 2, 1), []
+    randomise(heads, 4, 0.1)
+    settings = TrainSettings(steps=1, batch=20, micro_batch=20, unconditional=0.0, learning_rate=1e-3)
+    train_heads(toy, heads, shards, settings, infos.append, held_out=shards)
+    before, step, after = infos
+    assert before.measured is not None
+    assert after.measured is not None
+    for name, loss in step.losses.items():
+        assert before.measured.losses[name] == pytest.approx(loss, rel=1e-4)
+        assert after.measured.losses[name] < loss

@@ -17,6 +17,7 @@ from ..memory import PROMPT_TOKENS
 from ..report import RowsEvent
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
+from .losses import each_head
 from .samples import token_dtype
 from .session import Wanted, quick_settings
 
@@ -27,6 +28,7 @@ _TRAIN_BYTES = 16  # weight, gradient and AdamW's two moments in float32
 _PROBE_SECONDS = 2.0
 _WARM_UP_FORWARDS = 4
 _BYTES_A_PICTURE = 200  # prompt and header of a shard
+_ANY_GRID = (10**9, 10**9)
 
 USEFUL: tuple[tuple[Direction, int], ...] = (
     ("vertical", 1), ("horizontal", 1), ("vertical", 2), ("horizontal", 2), ("vertical", 3), ("horizontal", 3),
@@ -85,8 +87,8 @@ def estimate_drawing(
 
 @dataclass(frozen=True)
 class TrainMemory:
-    """Bytes. ``weights`` of the backbone; ``heads`` with gradients and AdamW's moments; ``activations`` of one forward
-    of the backbone and one head's forward and backward, an upper estimate."""
+    """Bytes. ``weights`` of the backbone; ``heads`` with gradients and AdamW's moments; ``activations``: what one
+    forward of the backbone, one head's forward and backward, and AdamW's step work with, an upper estimate."""
 
     weights: int
     heads: int
@@ -108,16 +110,22 @@ def training_memory(
     hidden = backbone.hidden
     weights = sum(t.numel() * t.dtype.itemsize for t in [*backbone.parameters(), *backbone.buffers()])
     with torch.device("meta"):
-        heads = sum(p.numel() for p in SpatialHeads(wanted.spec(backbone)).parameters())
+        heads = SpatialHeads(wanted.spec(backbone))
+    largest = max(p.numel() for p in heads.parameters())
+    one_head = max(sum(p.numel() for p in heads.head(*name).parameters()) for name in each_head(heads, _ANY_GRID))
     length = PROMPT_TOKENS + max(backbone.stream(grid).length for grid in grids)
     tokens = micro_batch * length
     widest = 2 * spec.intermediate + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 4 * spec.hidden
     features = 3 * tokens * hidden * size  # features, embeddings, the decoder's own copy
     sources = 1 + 2 * wanted.neighbours if wanted.vertical else 1
-    # Inputs in float32, then mix, norm, gate and up, product, output; the backward pass holds as much again.
-    head = tokens * (2 * sources + 12) * hidden * 4 * 2
+    # In float32: inputs as they come and joined; mix, norm, gate and up, product, output; the backward pass's own.
+    head = tokens * (4 * sources + 14) * hidden * 4
+    # Autocast's copy of the head in bfloat16, and a gradient in both types before it is added to the others.
+    head += 2 * one_head + 6 * largest
     logits = min(kl_positions, tokens) * backbone.codes * 4 * 5
-    return TrainMemory(weights, heads * _TRAIN_BYTES, features + max(2 * tokens * widest * size, head + logits))
+    step = 8 * largest  # AdamW goes from tensor to tensor and needs two more of its size
+    working = features + max(2 * tokens * widest * size, head + logits, step)
+    return TrainMemory(weights, _TRAIN_BYTES * sum(p.numel() for p in heads.parameters()), working)
 
 
 def quick_memory(backbone: Backbone, grids: Iterable[tuple[int, int]]) -> int:

@@ -12,11 +12,13 @@ from PIL import Image, ImageDraw
 
 from ..errors import SSDError
 from ..writing import write
+from .acceptance import HeadsMeasured
 from .train import StepInfo
 
 LOG_FILE = "log.csv"
 PLOT_FILE = "log.png"
 _FIRST = ("step", "seconds", "learning_rate")
+_KINDS = ("loss", "acceptance", "held-out loss")
 _COLOURS = (
     "#1f77b4",
     "#ff7f0e",
@@ -33,17 +35,18 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 112, 24, 22
 
 
 class TrainLog:
-    """Writes ``log.csv``: step, seconds, learning rate, ``loss vertical 1`` ..., ``acceptance vertical 1`` ...
+    """Writes ``log.csv``: step, seconds, learning rate and, for each head, three columns such as ``loss vertical 1``,
+    ``acceptance vertical 1`` and ``held-out loss vertical 1``.
 
-    Losses in every row, acceptance where it was measured. Rows after ``steps``, from a run that was killed after its
-    last saved state, are dropped first.
+    Losses in every row, the others where they were measured (see ``HeadsMeasured``). Rows after ``steps``, from a run
+    that was killed after its last saved state, are dropped first.
     """
 
     def __init__(self, folder: Path, heads: Sequence[str], steps: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / LOG_FILE
         self._heads = list(heads)
-        header = [*_FIRST, *(f"loss {name}" for name in heads), *(f"acceptance {name}" for name in heads)]
+        header = [*_FIRST, *(f"{kind} {name}" for kind in _KINDS for name in heads)]
         kept: list[list[str]] = []
         if steps and self.path.is_file():
             with self.path.open(newline="", encoding="utf-8") as file:
@@ -55,11 +58,15 @@ class TrainLog:
 
     def add(self, info: StepInfo) -> None:
         """Appends a step."""
-        losses = [_short(info.losses.get(name)) for name in self._heads]
-        measured = [_short((info.acceptance or {}).get(name)) for name in self._heads]
+        measured = info.measured or HeadsMeasured({}, {})
+        figures = [
+            _short(values.get(name))
+            for values in (info.losses, measured.acceptance, measured.losses)
+            for name in self._heads
+        ]
         with self.path.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow(
-                [info.step, f"{info.seconds:.1f}", f"{info.learning_rate:.3e}", *losses, *measured]
+                [info.step, f"{info.seconds:.1f}", f"{info.learning_rate:.3e}", *figures]
             )
 
 

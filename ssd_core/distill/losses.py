@@ -51,6 +51,11 @@ def beside(x: Tensor) -> Tensor:
     return torch.cat((left, x, right), dim=-1)
 
 
+def feature_loss(predicted: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
+    """Smooth L1 between features [..., hidden], channel by channel, in units of the channels' spread ``scale``."""
+    return F.smooth_l1_loss(predicted / scale, truth / scale, reduction="none")
+
+
 def head_loss(
     backbone: Backbone,
     head: SpatialHead,
@@ -69,7 +74,7 @@ def head_loss(
     dtype = head.mix.weight.dtype
     with torch.autocast(features.device.type, torch.bfloat16, enabled=autocast):
         predicted: Tensor = head(features.to(dtype), embeddings.to(dtype))
-    loss = F.smooth_l1_loss(predicted.to(dtype) / scale, truth.to(dtype) / scale)
+    loss = feature_loss(predicted.to(dtype), truth.to(dtype), scale).mean()
     if kl_weight:
         with torch.no_grad():
             log_p = backbone.logits(truth[:, kl_rows]).float().log_softmax(-1)

@@ -88,11 +88,9 @@ def collect(
     if schedule is not None and schedule.tolerance:
         raise SSDError(f"training pictures need exact decoding, got tolerance {schedule.tolerance}; use tolerance 0")
     claim(backbone, prompts, folder, grid=grid, seed=seed, batch=batch, sampling=sampling)
-    part = part or Part()
-    starts = list(range(0, len(prompts), batch))[part.number - 1 :: part.of]
+    starts = _starts(prompts, batch, part)
     for done, start in enumerate(starts, start=1):
-        path = folder / f"samples-{grid[0]}x{grid[1]}-{start // batch:05d}.safetensors"
-        chunk = list(prompts[start : start + batch])
+        path, chunk = _shard(folder, grid, prompts, batch, start)
         if not _is_complete(path, chunk):
             drawn = generate(
                 backbone, chunk, schedule=schedule or AR(), heads=heads if schedule is not None else None,
@@ -111,6 +109,14 @@ def collect(
                 save_file({"tokens": tokens}, partial, metadata=metadata)
         if on_shard is not None:
             on_shard(done, len(starts))
+
+
+def missing(
+    prompts: Sequence[str], folder: Path, *, grid: tuple[int, int], batch: int, part: Part | None = None
+) -> list[str]:
+    """The prompts of the shards that ``collect`` would still have to draw for these arguments."""
+    shards = (_shard(folder, grid, prompts, batch, start) for start in _starts(prompts, batch, part))
+    return [prompt for path, chunk in shards if not _is_complete(path, chunk) for prompt in chunk]
 
 
 def claim(
@@ -153,6 +159,20 @@ def digest(shards: Sequence[Samples]) -> str:
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("samples-*.safetensors"))
+
+
+def _starts(prompts: Sequence[str], batch: int, part: Part | None) -> list[int]:
+    """The first picture of every shard of the part."""
+    part = part or Part()
+    return list(range(0, len(prompts), batch))[part.number - 1 :: part.of]
+
+
+def _shard(
+    folder: Path, grid: tuple[int, int], prompts: Sequence[str], batch: int, start: int
+) -> tuple[Path, list[str]]:
+    """File and prompts of the shard that begins with picture ``start``."""
+    name = f"samples-{grid[0]}x{grid[1]}-{start // batch:05d}.safetensors"
+    return folder / name, list(prompts[start : start + batch])
 
 
 def _is_complete(path: Path, prompts: list[str]) -> bool:

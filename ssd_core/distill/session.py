@@ -195,7 +195,7 @@ def train_file(
     def tell(info: StepInfo) -> None:
         if log is not None:
             log.add(info)
-            if info.acceptance is not None:
+            if info.measured is not None:
                 save_plot(work)
         if on_step is not None:
             on_step(info)

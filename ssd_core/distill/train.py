@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
 from ..heads import Direction, SpatialHeads, read_heads, save_heads
-from .acceptance import expected_acceptance
+from .acceptance import HeadsMeasured, measure_heads
 from .features import FeatureGrid, feature_grid
 from .losses import each_head, head_loss, head_name, shifted
 from .ranks import Ranks
@@ -32,8 +32,8 @@ _EARLY = tuple(32 * 4**n for n in range(6))
 class StepInfo:
     """One optimizer step. ``seconds`` of training so far; ``progress`` 0..1; ``losses`` by head (``vertical 1``).
 
-    ``acceptance``: on held-out pictures by head, only when it has just been measured. The first one, before step 1, and
-    the last one, after the last step, have no losses.
+    ``measured``: on held-out pictures, only when that has just been done. The first one, before step 1, and the last
+    one, after the last step, have no losses.
     """
 
     step: int
@@ -41,7 +41,7 @@ class StepInfo:
     progress: float
     learning_rate: float
     losses: dict[str, float]
-    acceptance: dict[str, float] | None = None
+    measured: HeadsMeasured | None = None
 
 
 OnStep = Callable[[StepInfo], None]
@@ -72,9 +72,9 @@ def train_heads(
     """Trains ``heads`` (float32, on the backbone's device) in place until the schedule ends or ``should_stop``.
 
     ``work``: a folder for the state of the run, written every ``settings.checkpoint_minutes``; a call with the same
-    settings and pictures goes on from there, step for step as if it had never ended. Acceptance on ``held_out`` is
-    measured at first, early on, whenever the state is written and at the end; with a ``work`` folder the heads that
-    did best are the result, those it began with included.
+    settings and pictures goes on from there, step for step as if it had never ended. ``held_out`` pictures are measured
+    at first, early on, whenever the state is written and at the end; with a ``work`` folder the heads with the best
+    acceptance on them are the result, those it began with included.
     With several ``ranks`` each process takes its share of every batch; all end up with the same heads.
 
     Raises SSDError when there is nothing to learn from, or when ``work`` belongs to another run.
@@ -95,8 +95,9 @@ class _Run:
         self.pictures = [(shard, i) for shard in shards for i in range(len(shard.prompts))]
         self.names = self._check()
         self.optimizer = torch.optim.AdamW(
-            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-        )
+            heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay,
+            foreach=False,  # all tensors at once would take another copy of every head on a GPU
+        )  # fmt: skip
         self.progress = Progress()
         self.data = digest(shards)
         found = None if work is None else load_state(work, heads, self.optimizer, settings, self.data)
@@ -239,16 +240,17 @@ class _Run:
             settings.autocast,
         )  # fmt: skip
 
-    def _measure(self) -> dict[str, float] | None:
-        """Acceptance on held-out pictures, None without any; the heads that did best are kept in the work folder."""
+    def _measure(self) -> HeadsMeasured | None:
+        """Measures on held-out pictures, if there are any; the heads that did best are kept in the work folder."""
         measured = None
         if self.ranks.first and self.held_out:
-            measured = self.acceptance = expected_acceptance(self.backbone, self.heads, self.held_out)
-            mean = sum(measured.values()) / len(measured)
+            measured = measure_heads(self.backbone, self.heads, self.held_out, self.scale)
+            self.acceptance = measured.acceptance
+            mean = sum(self.acceptance.values()) / len(self.acceptance)
             if self.work is not None and mean > self.progress.best:
                 self.progress.best = mean
                 self.work.mkdir(parents=True, exist_ok=True)
-                save_heads(self.heads.noted({"acceptance": measured}), self.work / BEST_FILE, torch.float32)
+                save_heads(self.heads.noted({"acceptance": self.acceptance}), self.work / BEST_FILE, torch.float32)
         self.ranks.agree([0.0], self.backbone.device)  # the others wait for the first one
         return measured
 
