@@ -19,6 +19,7 @@ from safetensors import safe_open
 import ssd_core
 from ssd_core.cli import main, setup, threads
 from ssd_core.cli.arguments import GenerateOptions, parse
+from ssd_core.cli.main import _smaller
 
 
 @pytest.fixture
@@ -281,6 +282,7 @@ def test_running_out_of_memory_is_one_line_and_other_bugs_are_not_hidden(cli, tm
     code, out, err = cli("generate", "cat", "-o", f"{tmp_path}/")
     assert (code, out) == (2, "")
     assert err == "error: out of memory; draw fewer pictures at once (--batch) or smaller ones (--size)\n"
+    assert "--micro-batch 1" in _smaller(parse(["distill", "train", "x", "-o", "y"]))
     monkeypatch.setattr(setup, "generate", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         cli("generate", "cat", "-o", f"{tmp_path}/")
