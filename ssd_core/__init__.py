@@ -5,6 +5,7 @@
 >>> result = generate(backbone, "a cat on grass", heads=heads, seed=1)
 """
 
+from .auto import Auto
 from .errors import SSDError, StopRequested
 from .families import load_backbone
 from .families.base import Backbone
@@ -18,6 +19,7 @@ from .version import __version__
 
 __all__ = [
     "AR",
+    "Auto",
     "Backbone",
     "Generation",
     "HorizontalMTP",
