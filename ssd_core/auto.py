@@ -76,14 +76,14 @@ class Auto:
         stream = state.stream
         expected = EXPECTED if self.expected is None else self.expected
         done = _codes_done(state)
-        pilot = Pilot(stream.codes - done, self.widths(stream), expected, _costs(state))
+        pilot = Pilot(stream.codes - done, expected, _costs(state, self.widths(stream)))
         while not state.finished:
             width = pilot.choose()
             begin = clock()
             yield Step([min(front + width, stream.length) for front in state.front], draft=width > 1, prefix=True)
             seconds, before, done = clock() - begin, done, _codes_done(state)
             found = state.outcome
-            pilot.learn(found.fed, seconds, done - before, sum(found.held), sum(found.failed))
+            pilot.learn(found.fed, seconds, done - before, found.held, found.failed)
         state.choices = choices(pilot, state.features.dtype)
 
 
@@ -92,10 +92,10 @@ def _codes_done(state: DecodeState) -> int:
     return min(state.stream.codes_before(front) for front in state.front)
 
 
-def _costs(state: DecodeState) -> Costs:
+def _costs(state: DecodeState, widths: list[int]) -> Costs:
     if state.features.dtype in (torch.float32, torch.float64):
-        return Costs()
-    return Costs(_SLOPES.get(state.device.type, _SLOPE))
+        return Costs(widths)
+    return Costs(widths, _SLOPES.get(state.device.type, _SLOPE))
 
 
 def choices(pilot: Pilot, dtype: torch.dtype) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def choices(pilot: Pilot, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "windows": {str(width): pilot.used[width] for width in sorted(pilot.used)},
         "costs": costs,
-        "measured": pilot.costs.slope is None,
+        "measured": pilot.costs.measured,
         "held": pilot.held / checked if checked else None,
         "tries": pilot.tries,
         "why": _why(pilot, main, steps, costs, dtype),
@@ -128,7 +128,7 @@ def _why(pilot: Pilot, main: int, steps: int, costs: dict[str, float], dtype: to
             f"windows of {main} tokens, {pilot.used[main]} of {steps} steps (others {_range(pilot, main)}): "
             f"{held}, and a forward over {main} costs {costs[str(main)]:.2f} plain ones"
         )
-    if pilot.costs.slope is not None:
+    if not pilot.costs.measured:
         kind = str(dtype).removeprefix("torch.")
         text += f"; costs assumed, for a clock must not choose where codes could depend on it ({kind})"
     return text
