@@ -44,6 +44,7 @@ class Auto:
 
     most_rows: int = 4
     expected: float | None = None
+    whole_rows: bool | None = None
     coupling: CouplingName = field(default="gumbel", init=False)
     tolerance: float = field(default=0.0, init=False)
     name: str = field(default="auto", init=False)
@@ -56,35 +57,57 @@ class Auto:
 
     def informed(self, heads: HeadsSpec | None) -> Auto:
         """The same with ``expected`` filled in: what ``heads`` that will draft were measured to reach, or a guess."""
-        if self.expected is not None:
-            return self
         notes = heads.notes.get("acceptance") if heads is not None else None
         recorded = notes.get("vertical.1") if isinstance(notes, dict) else None
         known = isinstance(recorded, float) and 0 <= recorded <= 1
-        return replace(self, expected=recorded if known else EXPECTED)
+        expected = self.expected if self.expected is not None else recorded if known else EXPECTED
+        whole_rows = heads is not None if self.whole_rows is None else self.whole_rows
+        return replace(self, expected=expected, whole_rows=whole_rows)
 
     def window(self, stream: Stream) -> int:
         return min(self.most_rows * stream.stride, stream.length)
 
-    def widths(self, stream: Stream) -> list[int]:
-        """The windows to choose from, in stream positions: below a row a few sizes, then half rows."""
-        narrow = [width for width in _NARROW if width < stream.stride]
-        rows = [halves * stream.stride // 2 for halves in range(2, 2 * self.most_rows + 1)]
-        return sorted({1, *narrow, *(min(width, self.window(stream)) for width in rows)})
+    def windows(self, stream: Stream) -> dict[int, int]:
+        """The windows to choose from, usual width -> largest width in stream positions."""
+        stride, most = stream.stride, self.window(stream)
+        if not self.whole_rows:
+            halves = [half * stride // 2 for half in range(2, 2 * self.most_rows + 1)]
+            return {width: width for width in sorted({1, *_below(stride), *(min(width, most) for width in halves)})}
+        ends = [row * stride for row in range(1, min(self.most_rows, stream.rows) + 1) if row * stride > 1]
+        wide = {max(end - stride // 2, 2): end for end in ends}
+        return {1: 1, **{width: width for width in _below(stride // 2)}, **wide}
+
+    @staticmethod
+    def _end(stream: Stream, front: int, width: int, most: int) -> int:
+        """Where a window ends: so wide, or with the row that it reaches."""
+        if width == most:
+            return min(front + width, stream.length)
+        return stream.row_end(stream.row_of(front) + most // stream.stride - 1)
 
     def steps(self, state: DecodeState) -> Iterator[Step]:
         stream = state.stream
         expected = EXPECTED if self.expected is None else self.expected
         done = _codes_done(state)
-        pilot = Pilot(stream.codes - done, expected, _costs(state, self.widths(stream)))
+        windows = self.windows(stream)
+        pilot = Pilot(stream.codes - done, windows, expected, _costs(state, widths_of(stream, windows)))
         while not state.finished:
             width = pilot.choose()
             begin = clock()
-            yield Step([min(front + width, stream.length) for front in state.front], draft=width > 1, prefix=True)
+            ends = [self._end(stream, front, width, windows[width]) for front in state.front]
+            yield Step(ends, draft=width > 1, prefix=True)
             seconds, before, done = clock() - begin, done, _codes_done(state)
             found = state.outcome
             pilot.learn(found.fed, seconds, done - before, found.held, found.failed)
         state.choices = choices(pilot, state.features.dtype)
+
+
+def _below(width: int) -> list[int]:
+    return [narrow for narrow in _NARROW if narrow < width]
+
+
+def widths_of(stream: Stream, windows: dict[int, int]) -> list[int]:
+    """At which widths costs are kept: those of the windows and some between."""
+    return sorted({*_below(stream.stride), *windows, *windows.values()})
 
 
 def _codes_done(state: DecodeState) -> int:

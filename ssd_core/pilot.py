@@ -140,13 +140,16 @@ class Odds:
 class Pilot:
     """Chooses the windows of one run.
 
-    ``codes``: how many are to be drawn; ``expected``: share of drafts expected to hold before any was checked. The
-    best of ``costs.widths`` makes most codes final for its cost. Whatever the estimates say, a window wider than 1 is
+    ``codes``: how many are to be drawn; ``windows``: those to choose from, usual width -> largest width, rising from 1;
+    ``expected``: share of drafts expected to hold before any was checked. The best window makes most codes final for
+    its cost. Whatever the estimates say, a window wider than 1 is
     only chosen if the run would stay within plain decoding's cost and a few per cent even were all its drafts to fail.
     """
 
-    def __init__(self, codes: int, expected: float, costs: Costs) -> None:
+    def __init__(self, codes: int, windows: dict[int, int], expected: float, costs: Costs) -> None:
         self.costs = costs
+        self._windows = windows
+        self._widest = max(windows)
         self.used: Counter[int] = Counter()
         self.tries = 0
         self.held = 0
@@ -154,17 +157,17 @@ class Pilot:
         self._codes = codes
         self._drawn = 0
         self._fed = [0] * len(costs.widths)
-        self._odds = Odds(costs.widths[-1], expected)
+        self._odds = Odds(self._widest, expected)
         self._idle = 0
         self._pause = _SHORTEST_PAUSE
 
     def choose(self) -> int:
         """The next window; 1 is a step of plain decoding."""
-        gains, left = self._odds.gains(self.costs.widths[-1]), self._left()
+        gains, left = self._odds.gains(self._widest), self._left()
         speeds = {
-            width: gains[width - 1] / cost
-            for width, cost in zip(self.costs.widths, self.costs.table, strict=True)
-            if width == 1 or (any(self._fed) and self.costs.at_most(width) <= left)
+            width: gains[width - 1] / self.costs.of(width)
+            for width, most in self._windows.items()
+            if width == 1 or (any(self._fed) and self.costs.at_most(most) <= left)
         }
         fine = _GOOD_ENOUGH * max(speeds.values())
         # Where plain decoding is as good as the rest, nothing is gained by drafting.
@@ -176,7 +179,7 @@ class Pilot:
             if self._idle > self._pause:
                 self._pause, self._idle = min(2 * self._pause, _LONGEST_PAUSE), 0
                 self.tries += 1
-                width = self.costs.widths[1]
+                width = sorted(speeds)[1]
         self.used[width] += 1
         return width
 
