@@ -97,7 +97,7 @@ def optional_inputs() -> list[io.Input]:
         Heads.Input(
             "heads",
             optional=True,
-            tooltip="From Load SSD Heads, for the same backbone. Not connected: the row above is copied as the draft.",
+            tooltip="From Load SSD Heads, for the same backbone. Not connected: the code to the left is the draft.",
         ),
         VerificationLink.Input(
             "verification",

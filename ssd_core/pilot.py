@@ -186,7 +186,7 @@ class Pilot:
     def _left(self) -> float:
         """What the next step may cost and make one code final: so far is reckoned by the latest estimates."""
         step = self.costs.table[0]
-        spent = sum(map(mul, self._fed, self.costs.table))
+        spent: float = sum(map(mul, self._fed, self.costs.table))
         return ((1 + _MARGIN) * (self._drawn + 1) + _ADVANCE * self._codes) * step - spent
 
     def learn(self, fed: int, seconds: float, drawn: int, held: Sequence[int], failed: Sequence[bool]) -> None:

@@ -57,7 +57,7 @@ def test_no_clock_changes_a_code(options: dict[str, Any], monkeypatch: pytest.Mo
     want = draw(backbone, AR(), ["a", "bcd"], sampling=GUIDED, seed=3).tokens
     windows = set()
     for name, times in clocks().items():
-        monkeypatch.setattr(auto, "clock", lambda times=times: next(times))
+        monkeypatch.setattr(auto, "clock_of", lambda device, times=times: lambda: next(times))
         for drafts, given_heads in (("heads", heads), ("left", None), ("random", None)):
             got = draw(backbone, Auto(), ["a", "bcd"], sampling=GUIDED, seed=3, heads=given_heads, drafts=drafts)
             assert torch.equal(got.tokens, want), (name, drafts)
@@ -89,7 +89,7 @@ class FakeClock:
 
         monkeypatch.setattr(Engine, "_feed", timed)
         monkeypatch.setattr(Engine, "_step", drafted)
-        monkeypatch.setattr(auto, "clock", lambda: self.now)
+        monkeypatch.setattr(auto, "clock_of", lambda device: lambda: self.now)
 
     def of(self, run: Callable[[], Generation]) -> tuple[Generation, float]:
         begin = self.now
@@ -211,7 +211,7 @@ def test_in_half_precision_the_clock_is_not_asked(dtype: torch.dtype, monkeypatc
     backbone = ToyBackbone(5, 6, dtype=dtype)
     results = []
     for times in clocks().values():
-        monkeypatch.setattr(auto, "clock", lambda times=times: next(times))
+        monkeypatch.setattr(auto, "clock_of", lambda device, times=times: lambda: next(times))
         results.append(draw(backbone, Auto(), seed=2))
     assert all(torch.equal(result.tokens, results[0].tokens) for result in results)
     assert all(chosen(result) == chosen(results[0]) for result in results)
