@@ -47,6 +47,8 @@ class Auto:
     It weighs the share of drafts that held lately against what its own steps took. Never does it spend more than a
     few per cent above plain decoding, however bad the drafts: then it falls back to plain steps and tries again now
     and then. ``expected``: the share of drafts expected to hold at first; None takes it from the heads file.
+    ``whole_rows``: wide windows end with a row, which suits heads, whose fresh drafts are good; else they are so many
+    tokens wide, which gives poor drafts more rounds. None is True with heads.
     """
 
     most_rows: int = 4
@@ -63,7 +65,7 @@ class Auto:
             raise SSDError(f"expected must be a share from 0 to 1, got {self.expected}")
 
     def informed(self, heads: HeadsSpec | None) -> Auto:
-        """The same with ``expected`` filled in: what ``heads`` that will draft were measured to reach, or a guess."""
+        """The same with what was None filled in, for the ``heads`` that will draft or for drafts without any."""
         notes = heads.notes.get("acceptance") if heads is not None else None
         recorded = notes.get("vertical.1") if isinstance(notes, dict) else None
         known = isinstance(recorded, float) and 0 <= recorded <= 1
@@ -130,7 +132,7 @@ def _costs(state: DecodeState, widths: list[int]) -> Costs:
 
 
 def choices(pilot: Pilot, dtype: torch.dtype) -> dict[str, Any]:
-    """What was chosen and why, ready for JSON: ``windows`` counts steps by width, ``costs`` are in plain steps."""
+    """What was chosen and why, ready for JSON: ``windows`` counts steps by usual width, ``costs`` are in plain steps."""
     steps, main = pilot.used.total(), max(pilot.used, key=lambda width: (pilot.used[width], width))
     checked = pilot.held + pilot.failed
     costs = {str(width): round(pilot.costs.of(width) / pilot.costs.of(1), 3) for width in sorted(pilot.used)}
