@@ -163,22 +163,25 @@ def encoder(node: QueuedNode | None) -> None:
         facts.check_grid(grid)
 
 
-def trainer(node: QueuedNode | None, name: str | None, start_from: str | None) -> None:
-    """Train SSD Heads: a file name inside the heads folder, prompts and a size that the backbone can draw."""
+def trainer(node: QueuedNode | None, name: str | None) -> None:
+    """Train SSD Heads: a name for a file, and prompts, a size and heads to begin with that the backbone can use."""
     if name is not None:
-        folders.check_heads_name(name)
-    if start_from is not None and start_from not in (NOTHING, models.BUILT_IN_HEADS):
-        core("heads").read_heads_spec(folders.heads_file(start_from))
+        folders.named_heads_file(name)
     if node is None:
         return
     grid = parse_grid(str(node.constant("grid") or ""))
+    _not_empty(node, "start_from")
+    start = node.constant("start_from")
+    source = None if start in (None, NOTHING) else models.heads_source(start)
     facts = _backbone_facts(node)
     if facts is None:
+        if source is not None:
+            core("heads").read_heads_spec(source)
         return
-    if grid is not None:
-        facts.check_grid(grid)
-    for prompt in prompt_lines(str(node.constant("prompts") or "")):
-        facts.check_prompt(prompt)
+    if source is None and start == models.BUILT_IN_HEADS:
+        source = core("load").heads_file(facts)
+    prompts = prompt_lines(str(node.constant("prompts") or "")) or core("distill.prompts").starter_prompts(facts)
+    core("distill").plan_heads(facts, prompts, grids=grid and [grid], start_from=source)
 
 
 def tokens_saver(prefix: str | None) -> None:

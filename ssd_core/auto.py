@@ -132,7 +132,7 @@ def _costs(state: DecodeState, widths: list[int]) -> Costs:
 
 
 def choices(pilot: Pilot, dtype: torch.dtype) -> dict[str, Any]:
-    """What was chosen and why, ready for JSON: ``windows`` counts steps by usual width, ``costs`` are in plain steps."""
+    """What was chosen and why, ready for JSON: ``windows`` counts steps by usual width; ``costs`` in plain steps."""
     steps, main = pilot.used.total(), max(pilot.used, key=lambda width: (pilot.used[width], width))
     checked = pilot.held + pilot.failed
     costs = {str(width): round(pilot.costs.of(width) / pilot.costs.of(1), 3) for width in sorted(pilot.used)}

@@ -12,7 +12,7 @@ from .auto import Auto
 from .engine import OnProgress
 from .errors import ShouldStop, StopRequested
 from .families.base import Backbone
-from .generate import Generation, generate
+from .generation import Generation, generate
 from .report import RowsEvent
 from .schedule import AR, Schedule
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .compare import Comparison
-from .generate import Generation
+from .generation import Generation
 
 SHOWN_OF_SCHEDULE: dict[str, tuple[str, ...]] = {
     "auto": (),

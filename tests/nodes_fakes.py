@@ -41,6 +41,7 @@ class FakeComfy:
         self.base = base
         self.device = torch.device("cpu")
         self.bf16, self.fp16 = True, True
+        self.free = 2**36
         self.stop = False
         self.polls = 0
         self.stop_at: int | None = None
@@ -88,6 +89,7 @@ class FakeComfy:
             "is_device_cpu": lambda device: device.type == "cpu",
             "should_use_bf16": lambda device: self.bf16,
             "should_use_fp16": lambda device: self.fp16,
+            "get_free_memory": lambda device: self.free,
             "load_models_gpu": lambda models, **wishes: self.loads.append((models, wishes)),
         }
 

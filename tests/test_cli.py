@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from safetensors import safe_open
 import ssd_core
 from ssd_core.cli import main, setup, threads
 from ssd_core.cli.arguments import GenerateOptions, parse
+from ssd_core.cli.main import _smaller
 
 
 @pytest.fixture
@@ -332,6 +335,7 @@ def test_running_out_of_memory_is_one_line_and_other_bugs_are_not_hidden(cli, tm
     code, out, err = cli("generate", "cat", "-o", f"{tmp_path}/")
     assert (code, out) == (2, "")
     assert err == "error: out of memory; draw fewer pictures at once (--batch) or smaller ones (--size)\n"
+    assert "--micro-batch 1" in _smaller(parse(["distill", "train", "x", "-o", "y"]))
     monkeypatch.setattr(setup, "generate", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         cli("generate", "cat", "-o", f"{tmp_path}/")
@@ -384,6 +388,25 @@ def test_ctrl_c_exits_with_130_and_leaves_nothing(repository, tiny_model, tmp_pa
     assert err.rstrip().endswith("stopped")
     assert "Traceback" not in err
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for a child process")
+def test_ctrl_c_while_torch_is_imported(repository, tmp_path):
+    """The package's own import must bring nothing heavy: ``python -m`` runs it before any handler is there."""
+    for moment in ("torch", "ssd_core.cli.main"):
+        hook = f"""
+            import importlib.abc, os, signal, sys
+            class Stop(importlib.abc.MetaPathFinder):
+                def find_spec(self, name, path=None, target=None):
+                    if name == {moment!r}:
+                        os.kill(os.getpid(), signal.SIGINT)
+            sys.meta_path.insert(0, Stop())
+        """
+        (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook), encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "ssd_core", "words"]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_an_ascii_terminal_gets_question_marks_not_a_traceback(repository, tiny_model, tmp_path, monkeypatch):

@@ -11,9 +11,9 @@ import torch
 from ..auto import Auto
 from ..engine import OnRows
 from ..errors import SSDError
-from ..families import load_backbone
 from ..families.base import Backbone
-from ..generate import Generation, generate
+from ..families.loaders import load_backbone
+from ..generation import Generation, generate
 from ..heads import SpatialHeads
 from ..load import load_heads
 from ..noise import image_seeds

@@ -265,6 +265,65 @@ def test_a_prefix_inside_the_output_folder_is_fine(pack, graph, prefix):
     assert checks.answer(checks.tokens_saver, prefix) is True
 
 
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taught(pack, graph):
+    """The answer to Train SSD Heads with changes."""
+    checks = pack("checks")
+    values = {
+        "backbone": ["backbone", 0], "prompts": "", "name": "mine", "pictures": 64, "minutes": 15.0, "grid": "auto",
+        "seed": 0, "start_from": "nothing",
+    }  # fmt: skip
+
+    def answer(backbone=None, **changes):
+        settings = {**values, **changes}
+        node = graph("train", train=("SSDTrainHeads", settings), backbone=backbone or {})
+        return checks.answer(checks.trainer, node, settings["name"])
+
+    return answer
+
+
+def test_a_training_that_works_is_let_through(taught, heads_of):
+    heads_of("narrow.safetensors", hidden=256, neighbours=0)
+    for changes in ({}, {"prompts": "a cat\n\na dog", "grid": "16x16"}, {"start_from": "built in"}):
+        assert taught(**changes) is True
+    assert taught(start_from="narrow.safetensors") is True  # its neighbours are taken over
+    assert taught(start_from=["elsewhere", 0], prompts=["elsewhere", 0]) is True
+
+
+def test_a_start_that_does_not_fit_is_refused_before_hours_of_drawing(taught, heads_of, comfy, pack):
+    heads_of("wide.safetensors", hidden=64, backbone="another")
+    (comfy.base / "models" / "ssd_heads" / "text.safetensors").write_text("hello", encoding="utf-8")
+    assert "trained for features of width 64 (another)" in taught(start_from="wide.safetensors")
+    assert "cannot read the heads file" in taught(start_from="text.safetensors")
+    assert "cannot read the heads file" in taught(start_from="text.safetensors", backbone={"backbone": ["x", 0]})
+    other = comfy.base / "models" / "ar_backbones" / "tuned"
+    shutil.copytree(pack("core").core("families.loaders").ASSETS, other)
+    pack("host.models").backbone_facts("tuned").name = "tuned"
+    assert "no heads for tuned are built in" in taught(start_from="built in", backbone={"backbone": "tuned"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "a:b"}, "without < >"),
+        ({"name": "../x"}, "inside models/ssd_heads"),
+        ({"prompts": "a cat\na zeppelin"}, "prompt 2 of the list ('a zeppelin')"),
+        ({"grid": "7x7"}, "cannot draw 7x7"),
+    ],
+)
+def test_a_training_that_cannot_work_is_refused_in_words(taught, changes, words):
+    assert words in taught(**changes)
+
+
+@pytest.mark.parametrize("value", ["gone.safetensors", 5, True, {"a": 1}])
+def test_a_start_file_that_is_not_there_is_refused_in_words(taught, value):
+    assert f"there is no heads file {value!r}" in taught(start_from=value)
+    assert "start_from is empty" in taught(start_from=None)
+
+
 # --- the loaders ---------------------------------------------------------------------------------------------------
 
 
