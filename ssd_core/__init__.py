@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .lazy import on_demand
 
 if TYPE_CHECKING:
+    from .auto import Auto
     from .errors import SSDError, StopRequested
     from .families.base import Backbone
     from .families.loaders import load_backbone
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AR",
+    "Auto",
     "Backbone",
     "Generation",
     "HorizontalMTP",
@@ -52,6 +54,7 @@ for _part in ("families", "distill"):
 __getattr__ = on_demand(
     __name__,
     {
+        "auto": ("Auto",),
         "errors": ("SSDError", "StopRequested"),
         "families.base": ("Backbone",),
         "families.loaders": ("load_backbone",),
