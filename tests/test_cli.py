@@ -273,6 +273,8 @@ def test_words_lists_what_the_model_knows(cli):
         (["cat", "--mode", "rounds", "--window-rows", "2"], "use --mode rolling"),
         (["cat", "--decoder", "ar", "--mode", "rounds"], "use --decoder ssd"),
         (["cat", "--decoder", "ar", "--compare"], "drop one of them"),
+        (["cat", "--decoder", "ar", "--heads", "x.safetensors"], "--heads has no meaning with --decoder ar"),
+        (["cat", "--repeats", "2"], "--repeats has no meaning without --compare"),
         (["a cat", "a dog", "--batch", "2"], "got 2 prompts and --batch 2"),
         (["cat", "--negative", "dog", "--cfg", "1"], "--cfg above 1"),
         (["cat", "-o", "cat.jpg"], "'cat.jpg', expected a name ending in .png"),

@@ -47,7 +47,7 @@ class GenerateOptions:
     progress: bool | None
     threads: int | None
     compare: bool
-    repeats: int
+    repeats: int | None
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,10 @@ def _check(options: GenerateOptions) -> None:
             if option == "--jacobi-window":
                 remedy = "use --decoder sjd"
             raise SSDError(f"{option} has no meaning with {which}; drop it or {remedy}")
+    if options.decoder == "ar" and options.heads not in (None, "none"):
+        raise SSDError("--heads has no meaning with --decoder ar; drop it or use --decoder ssd")
+    if options.repeats is not None and not options.compare:
+        raise SSDError("--repeats has no meaning without --compare; drop it or add --compare")
     if options.drafts == "heads" and options.heads == "none":
         raise SSDError("--drafts heads needs heads, got --heads none; drop one of them")
     if options.compare and options.decoder == "ar":

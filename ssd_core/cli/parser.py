@@ -199,6 +199,4 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
         action="store_true",
         help="draw the same seed with ar too; print the speed-up and the share of equal tokens (any other decoder)",
     )
-    add(
-        "--repeats", type=_whole(1), default=3, metavar="N", help="compare: timed runs of each, alternated (default: 3)"
-    )
+    add("--repeats", type=_whole(1), metavar="N", help="compare: timed runs of each, alternated (default: 3)")
