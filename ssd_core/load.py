@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from .errors import ShouldStop, SSDError
-from .families import ASSETS, BUILT_IN
 from .families.base import Backbone
+from .families.loaders import ASSETS, BUILT_IN
 from .heads import SpatialHeads, read_heads
 
 BUILT_IN_HEADS = "built-in"

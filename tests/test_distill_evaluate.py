@@ -118,7 +118,9 @@ def test_the_fastest_faithful_schedule_is_recommended() -> None:
     plain, exact = row(AR(), 9.0, 2.0), row(Rolling(2), 3.0, 2.3)  # few pictures: exact mode's own noise is no drift
     near, far = row(Rolling(3, tolerance=4.0), 2.0, 1.85), row(Rolling(4, tolerance=4.0), 1.0, 1.7)
     rounds = row(Rounds(rounds=1), 0.5, 2.0)
+    little = row(Rolling(4, tolerance=4.0), 2.6, 2.0)  # too little faster to give the exact picture up
     wish = {"preset": "exact", "window_rows": 2, "tolerance": 0.0}
+    assert recommend([plain, exact, little, rounds]) == wish
     assert recommend([plain, exact, far, rounds]) == wish
     assert recommend([plain, exact, far, near, rounds]) == {
         "preset": "balanced", "window_rows": 3, "tolerance": 4.0,

@@ -206,6 +206,21 @@ def test_a_stop_keeps_what_there_is(toy: ToyBackbone, shards: list[Samples], tmp
     assert load_heads(toy, tmp_path / "h.safetensors").offsets("horizontal") == (1, 2)
 
 
+def test_beginning_again_deletes_nothing_but_the_runs_own_files(
+    toy: ToyBackbone, shards: list[Samples], tmp_path: Path
+) -> None:
+    out, work = tmp_path / "heads.safetensors", tmp_path / "work"
+    first = train_file(toy, shards, out, SMALL, SETTINGS, work=work)
+    (work / "thesis.txt").write_text("mine", encoding="utf-8")
+    before = sorted(path.name for path in work.iterdir())
+    with pytest.raises(SSDError):
+        train_file(toy, shards, out, SMALL, SETTINGS, work=work, restart=True, start_from=tmp_path / "gone")
+    assert sorted(path.name for path in work.iterdir()) == before
+    again = train_file(toy, shards, out, SMALL, SETTINGS, work=work, restart=True)
+    assert again.steps == first.steps
+    assert (work / "thesis.txt").read_text(encoding="utf-8") == "mine"
+
+
 def test_other_heads_of_the_start_file_stay(toy: ToyBackbone, shards: list[Samples], tmp_path: Path) -> None:
     """Heads trained in turn, where memory does not hold all: the second file has both, the first ones untouched."""
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"

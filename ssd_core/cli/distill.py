@@ -22,8 +22,8 @@ from ..distill.samples import Part, Samples, claim, collect, missing, read_sampl
 from ..distill.session import Wanted, train_file
 from ..distill.train import StepInfo
 from ..errors import ShouldStop, SSDError, StopRequested
-from ..families import load_backbone
 from ..families.base import Backbone
+from ..families.loaders import load_backbone
 from ..heads import update_notes
 from ..hub import gigabytes
 from ..load import load_heads

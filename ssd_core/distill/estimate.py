@@ -11,7 +11,7 @@ import torch
 
 from ..errors import ShouldStop, StopRequested
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import Direction, SpatialHeads
 from ..memory import PROMPT_TOKENS
 from ..report import RowsEvent

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..presets import BALANCED_TOLERANCE
 from ..sampling import Sampling
@@ -21,7 +21,9 @@ from .losses import DIRECTIONS, head_name
 from .samples import Samples
 
 NLL_MARGIN = 0.1
-"""A tolerant schedule is only recommended when its mean -log p is within this share of plain decoding's."""
+"""A tolerant schedule is only recommended when its mean -log p is within this share of plain decoding's,"""
+WORTH_IT = 1.2
+"""and when it is so many times as fast as exact mode: plain decoding's own picture is not given up for little."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +159,20 @@ def evaluate(
 
 
 def recommend(rows: Sequence[Measured]) -> dict[str, Any]:
-    """The fastest rolling schedule whose likelihood is plain decoding's within ``NLL_MARGIN``, as a preset.
+    """The fastest rolling schedule as a preset: exact mode's, or a tolerant one that is near (``NLL_MARGIN``) and
+    ``WORTH_IT``.
 
     Exact mode always qualifies: its distribution is plain decoding's, however few pictures were measured.
     """
     plain = rows[0]
-    near = NLL_MARGIN * plain.nll
+    rolling = [(row, row.schedule) for row in rows if isinstance(row.schedule, Rolling)]
+    exact = min((pair for pair in rolling if not pair[1].tolerance), key=lambda pair: pair[0].seconds)
     good = [
-        (row, row.schedule) for row in rows
-        if isinstance(row.schedule, Rolling) and (row.schedule.tolerance == 0 or abs(row.nll - plain.nll) <= near)
+        (row, schedule) for row, schedule in rolling
+        if schedule.tolerance and abs(row.nll - plain.nll) <= NLL_MARGIN * plain.nll
+        and row.seconds * WORTH_IT <= exact[0].seconds
     ]  # fmt: skip
-    _, schedule = min(good, key=lambda pair: pair[0].seconds)
+    _, schedule = min(good or [exact], key=lambda pair: pair[0].seconds)
     return {
         "preset": "balanced" if schedule.tolerance else "exact",
         "window_rows": schedule.window_rows,

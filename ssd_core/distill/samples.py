@@ -25,7 +25,7 @@ from torch import Tensor
 from ..engine import OnProgress
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..noise import image_seeds
 from ..sampling import Sampling

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,13 +12,13 @@ from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
 from ..heads import HeadsSpec, SpatialHeads, read_heads, read_heads_spec, save_heads, save_new_heads
 from ..version import __version__
-from .log import LOG_FILE, TrainLog, read_log, save_plot, thinned
+from .log import LOG_FILE, PLOT_FILE, TrainLog, read_log, save_plot, thinned
 from .losses import ANY_GRID, each_head, head_name
 from .ranks import Ranks
 from .samples import Samples
 from .settings import TrainSettings
-from .state import saved_steps
-from .train import OnStep, StepInfo, train_heads
+from .state import STATE_FILE, saved_steps
+from .train import BEST_FILE, OnStep, StepInfo, train_heads
 
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 32
 
@@ -100,11 +99,12 @@ def train_file(
     ranks = ranks or Ranks()
     if out.is_dir():
         raise SSDError(f"{out} is a folder; give the name of the heads file to write")
-    if restart and ranks.first:
-        shutil.rmtree(work, ignore_errors=True)
-    ranks.agree([0.0], backbone.device)
     training, measuring = split(shards) if held_out is None else (list(shards), list(held_out))
     heads, kept = _begin(backbone, wanted, start_from, settings.seed)
+    if restart and ranks.first:
+        for name in (STATE_FILE, BEST_FILE, LOG_FILE, PLOT_FILE):  # what else lies there is not ours
+            (work / name).unlink(missing_ok=True)
+    ranks.agree([0.0], backbone.device)
     heads = heads.to(backbone.device)
     out.parent.mkdir(parents=True, exist_ok=True)
     names = [head_name(*name) for name in each_head(heads, ANY_GRID)]
