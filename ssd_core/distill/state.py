@@ -20,7 +20,7 @@ from .settings import TrainSettings
 STATE_FILE = "state.safetensors"
 STATE_VERSION = "1"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_ANEW = "to begin again delete the folder {}"
+_ANEW = "to begin again delete {}"
 _FREE = ("micro_batch", "checkpoint_minutes", "minutes")
 """Settings that may change when a run is taken up: memory, and how long it may go on."""
 HEADS_BYTES = 12
@@ -72,7 +72,7 @@ def load_state(
             if metadata.get("version") != STATE_VERSION:
                 raise SSDError(
                     f"{path} has version {metadata.get('version')}, this release reads {STATE_VERSION}; "
-                    f"{_ANEW.format(folder)}"
+                    f"{_ANEW.format(path)}"
                 )
             _compare(path, metadata, _identity(heads, settings, data))
             for name, parameter in heads.named_parameters():
@@ -86,7 +86,7 @@ def load_state(
             scale = file.get_tensor("scale")
         progress = Progress(**json.loads(metadata["progress"]))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise SSDError(f"cannot read the training state {path} ({error}); {_ANEW.format(folder)}") from error
+        raise SSDError(f"cannot read the training state {path} ({error}); {_ANEW.format(path)}") from error
     return progress, scale
 
 
@@ -103,14 +103,13 @@ def fixed(settings: TrainSettings) -> dict[str, object]:
 
 def _compare(path: Path, found: dict[str, str], wanted: dict[str, str]) -> None:
     if found["data"] != wanted["data"]:
-        raise SSDError(f"{path} was trained on other pictures; {_ANEW.format(path.parent)}")
+        raise SSDError(f"{path} was trained on other pictures; {_ANEW.format(path)}")
     for part in ("spec", "settings"):
         old, new = json.loads(found[part]), json.loads(wanted[part])
         texts = [f"{name} {old.get(name)}, now {new[name]}" for name in new if old.get(name) != new[name]]
         if texts:
             raise SSDError(
-                f"{path} belongs to a run with {'; '.join(texts)}; use the same settings, or "
-                f"{_ANEW.format(path.parent)}"
+                f"{path} belongs to a run with {'; '.join(texts)}; use the same settings, or {_ANEW.format(path)}"
             )
 
 
