@@ -199,7 +199,8 @@ class HeadsDrafter(Drafter):
             embedding = torch.cat(embeddings, dim=-1).expand(state.guidance_rows, -1, -1)
             predicted = head(torch.cat(features, dim=-1), embedding)
             board.tokens[images, positions] = coupling.propose(images, positions, target(predicted))
-            board.origin[images, positions] = origin
+            # A bare number would be copied from the host, for which no capture waits.
+            board.origin[images, positions] = torch.full_like(positions, origin)
 
         state.runner.run(("draft", direction, offset, width), step, numbers)
 

@@ -54,7 +54,8 @@ class Report:
 
     ``acceptance`` is the share of drafted codes that a verification left as they were; ``acceptance_by_round`` splits
     it by how often a code had been verified before (16 rounds and more in the last), ``acceptance_by_direction`` by
-    the kind of draft, first verification only.
+    the kind of draft, first verification only. ``graphs``: what came of CUDA graphs; begins with "off" where none was
+    used, and says why.
     """
 
     decoder: str
@@ -69,6 +70,7 @@ class Report:
     acceptance_by_round: list[float] = field(default_factory=list)
     acceptance_by_direction: dict[str, float] = field(default_factory=dict)
     tokens_per_second: float = 0.0
+    graphs: str = "off"
 
     @property
     def total_forwards(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import SSDError
+from ..graphs import GraphsChoice
 from .bench_options import BenchOptions, bench_options
 from .distill_options import DistillOptions, distill_options
 from .parser import build_parser
@@ -45,6 +46,7 @@ class GenerateOptions:
     threads: int | None
     compare: bool
     repeats: int
+    graphs: GraphsChoice
 
 
 @dataclass(frozen=True)
