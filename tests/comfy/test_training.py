@@ -14,10 +14,11 @@ def training(name, **settings):
     """Heads made for the built-in backbone, and a sampler that draws with them."""
     prompt = picture(seed=701)
     del prompt["heads"]
-    wanted = {"prompts": "a cat\na dog on grass", "pictures": 4, "minutes": 0.4, "grid": "16x16", "seed": 1}
-    prompt["train"] = node(
-        "SSDTrainHeads", backbone=["backbone", 0], name=name, start_from="nothing", **{**wanted, **settings}
-    )
+    wanted = {
+        "prompts": "a cat\na dog on grass", "pictures": 4, "minutes": 0.4, "grid": "16x16", "seed": 1,
+        "start_from": "nothing",
+    }  # fmt: skip
+    prompt["train"] = node("SSDTrainHeads", backbone=["backbone", 0], name=name, **{**wanted, **settings})
     prompt["train report"] = node("PreviewAny", source=["train", 1])
     prompt["plot"] = node("PreviewImage", images=["train", 2])
     return changed(prompt, "sampler", heads=["train", 0])
