@@ -235,7 +235,7 @@ class _GraphRunner(Runner):
             return f"off: {self._graphs.fault} (after {self._replays} replays)"
         if not self._replays:
             return "off: no step came up twice"
-        used = 0 if self._suite is None else sum(step.checked for step in self._suite.steps.values())
+        used = 0 if self._suite is None else sum(step.replay is not None for step in self._suite.steps.values())
         return f"{used} graphs ({self._captured} of them new), {self._replays} replays"
 
     def tensor(
