@@ -16,7 +16,10 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class RunTensor:
-    """A tensor that steps read and write; ``scratch`` and ``repeatable`` as in ``runner.NewTensor``."""
+    """A tensor that steps read and write; ``scratch`` and ``repeatable`` as in ``runner.NewTensor``.
+
+    A repeatable one is laid out like keys: [layers, sequences, slots + 1, ...], and what a step writes is whole slots.
+    """
 
     tensor: Tensor
     scratch: int | None
@@ -30,10 +33,9 @@ class RunTensor:
         return self.tensor.narrow(self.scratch, 0, self.tensor.shape[self.scratch] - 1)
 
     def digest(self) -> Tensor:
-        """A sum over the bits of each entry along the scratch dimension, the scratch aside; int64 [entries]."""
-        assert self.scratch is not None
+        """A sum over the bits of each entry, of keys [layers, sequences, slots + 1, ...]: int64 [sequences, slots]."""
         sound = self.sound
-        others = [d for d in range(sound.dim()) if d != self.scratch]
+        others = [d for d in range(sound.dim()) if d not in (1, 2)]
         return sound.view(_BITS[sound.element_size()]).sum(others, dtype=torch.int64)
 
 
@@ -50,23 +52,20 @@ class StepCheck:
         self._before = {name: each.tensor.clone() for name, each in self._small.items()}
         self._digests = {name: each.digest() for name, each in self._large.items()}
         self._after: dict[str, Tensor] = {}
-        self._written: dict[str, tuple[Tensor, Tensor]] = {}
+        self._written: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # sequences, slots, what is there
 
     def rewind(self) -> None:
         """Takes note of what the step left and puts everything back to where it was before."""
         after = {name: each.tensor.clone() for name, each in self._small.items()}
         for name, each in self._large.items():
-            assert each.scratch is not None
             digest = each.digest()
-            entries = (digest != self._digests[name]).nonzero()[:, 0]
-            self._written[name] = entries, each.tensor.index_select(each.scratch, entries)
+            sequences, slots = (digest != self._digests[name]).nonzero().unbind(1)
+            self._written[name] = sequences, slots, each.tensor[:, sequences, slots]
             self._digests[name] = digest
         for name, each in self._small.items():
             each.tensor.copy_(self._before[name])
-        for name, (entries, _) in self._written.items():
-            each = self._large[name]
-            assert each.scratch is not None
-            each.tensor.index_fill_(each.scratch, entries, math.nan if each.tensor.is_floating_point() else 0)
+        for name, (sequences, slots, _) in self._written.items():
+            self._large[name].tensor[:, sequences, slots] = math.nan
         self._after = after
 
     def problem(self) -> str | None:
@@ -75,10 +74,8 @@ class StepCheck:
             expected = RunTensor(self._after[name], each.scratch, each.repeatable)
             if difference := _difference(each.sound, expected.sound):
                 return f"{name} {difference}"
-        for name, (entries, rows) in self._written.items():
-            each = self._large[name]
-            assert each.scratch is not None
-            if difference := _difference(each.tensor.index_select(each.scratch, entries), rows):
+        for name, (sequences, slots, rows) in self._written.items():
+            if difference := _difference(self._large[name].tensor[:, sequences, slots], rows):
                 return f"{name} {difference}"
             if self._damaged(name):
                 return f"{name} changed where the step writes nothing"
@@ -88,15 +85,15 @@ class StepCheck:
         """Leaves what the step left. False where the replay spoiled keys or values that nobody has a copy of."""
         for name, each in self._small.items():
             each.tensor.copy_(self._after[name])
-        for name, (entries, rows) in self._written.items():
-            each = self._large[name]
-            assert each.scratch is not None
-            each.tensor.index_copy_(each.scratch, entries, rows)
+        for name, (sequences, slots, rows) in self._written.items():
+            self._large[name].tensor[:, sequences, slots] = rows
         return not any(self._damaged(name) for name in self._large)
 
     def _damaged(self, name: str) -> bool:
         changed = self._large[name].digest() != self._digests[name]
-        return bool(changed.index_fill(0, self._written[name][0], False).any())
+        sequences, slots, _ = self._written[name]
+        changed[sequences, slots] = False
+        return bool(changed.any())
 
 
 def _difference(got: Tensor, expected: Tensor) -> str | None:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from ssd_core.capture import CaptureBackend, Replay
+from ssd_core.graphs import Graphs, graphs_of, hang
 from ssd_core.runner import StepFunction
 
 REFUSED = {
@@ -72,6 +74,16 @@ def refusal(func: Any, args: Any, kwargs: Any) -> str | None:
     return None
 
 
+class HostCalls(TorchFunctionMode):
+    """Refuses what needs no operation on a CPU, and waits for the device on a GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("tolist", "numpy", "cpu", "cuda", "pin_memory", "__array__"):
+            raise NotCapturableError(f"operation not permitted when stream is capturing: {name} reads on the host")
+        return func(*args, **(kwargs or {}))
+
+
 class Tape(TorchDispatchMode):
     """Writes down operations. ``outside``: tensors that were there before; ``made``: storages of temporaries."""
 
@@ -123,7 +135,6 @@ class Tape(TorchDispatchMode):
             spoil(tensor)
 
     def play(self) -> None:
-        self.poison()
         for func, args, kwargs, fresh in self.operations:
             result = func(*args, **kwargs)
             known = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
@@ -175,11 +186,12 @@ class FakeCapture(CaptureBackend):
         self.log.append("capture")
         tape = Tape()
         try:
-            with tape:
+            with HostCalls(), tape:
                 step(numbers)
                 self.fail(self.captures)
         finally:
             tape.undo()
+        tape.poison()
         if self.static is not None:
             stray = set(tape.outside) - self.static() - {storage_of(numbers)}
             found = [f"{tuple(tape.outside[place].shape)} {tape.outside[place].dtype}" for place in stray]
@@ -196,3 +208,36 @@ class FakeCapture(CaptureBackend):
 
     def wait(self) -> None:
         self.log.append("wait")
+
+
+def allow(fake: FakeCapture, backbone: nn.Module, *heads: nn.Module) -> Graphs:
+    """Graphs on the stand-in for a backbone; captures may read weights and kept tensors, nothing else."""
+    kept = hang(backbone, Graphs(fake))
+    fake.static = lambda: {
+        storage_of(tensor)
+        for tensor in [
+            *(weight for module in (backbone, *heads) for weight in [*module.parameters(), *module.buffers()]),
+            *(each.tensor for each in kept._tensors.values()),
+        ]
+    }
+    return kept
+
+
+def kept_tensor(backbone: nn.Module, name: str) -> Tensor:
+    """The tensor of that name which is kept between runs."""
+    tensors = graphs_of(backbone)._tensors.items()
+    return next(each.tensor for (kind, *_), each in tensors if kind == name)  # type: ignore[misc]
+
+
+def spoil_scratch(kept: Graphs) -> None:
+    """Other sound values where steps may leave anything: no step can be blamed for an index that is none."""
+    for (name, *_), each in kept._tensors.items():  # type: ignore[misc]
+        if each.scratch is None:
+            continue
+        scratch = each.tensor.select(each.scratch, -1)
+        if name in ("keys", "values"):
+            scratch.fill_(torch.nan)
+        elif each.tensor.is_floating_point():
+            scratch.fill_(7.5)
+        else:
+            scratch.fill_(1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from graph_fakes import FakeCapture, NotCapturableError, storage_of
+from graph_fakes import FakeCapture, NotCapturableError, allow, kept_tensor, spoil_scratch, storage_of
 from torch import Tensor
 from toys import ToyBackbone, draw, toy_heads
 
@@ -29,7 +29,7 @@ from ssd_core import (
     StopRequested,
 )
 from ssd_core import graphs as graphs_module
-from ssd_core.graphs import Graphs, graphs_of, hang
+from ssd_core.graphs import graphs_of
 from ssd_core.heads import SpatialHeads
 from ssd_core.schedule import Schedule
 
@@ -54,24 +54,12 @@ every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCH
 FIGURES = ("forwards", "fed_tokens", "acceptance", "acceptance_by_round", "acceptance_by_direction")
 
 
-def setup(rows: int = 4, cols: int = 6, **options: Any) -> tuple[ToyBackbone, SpatialHeads, FakeCapture]:
+def setup(**options: Any) -> tuple[ToyBackbone, SpatialHeads, FakeCapture]:
     """A toy on the stand-in; its captures may read weights and kept tensors, nothing else."""
-    backbone = ToyBackbone(rows, cols, dtype=DOUBLE, **options)
+    backbone = ToyBackbone(3, 6, dtype=DOUBLE, **{"layers": 1, **options})
     heads, fake = toy_heads(backbone), FakeCapture()
     allow(fake, backbone, heads)
     return backbone, heads, fake
-
-
-def allow(fake: FakeCapture, backbone: ToyBackbone, *heads: SpatialHeads) -> Graphs:
-    kept = hang(backbone, Graphs(fake))
-    fake.static = lambda: {
-        storage_of(tensor)
-        for tensor in [
-            *(parameter for module in (backbone, *heads) for parameter in module.parameters()),
-            *(each.tensor for each in kept._tensors.values()),
-        ]
-    }
-    return kept
 
 
 def used(result: Generation) -> bool:
@@ -86,12 +74,8 @@ def same(a: Generation, b: Generation) -> bool:
 @every_schedule
 @pytest.mark.parametrize(
     ("options", "batch", "sampling"),
-    [
-        ({}, 1, Sampling()),
-        ({"padded": True, "end_of_line": False}, 3, Sampling(2.5, 0.9, 9, 0.97)),
-        ({"axes": 2, "kv_heads": 2, "qk_norm": True}, 2, Sampling(0.5, 0.0)),
-    ],
-    ids=["plain", "batch", "greedy"],
+    [({}, 1, Sampling()), ({"padded": True, "end_of_line": False}, 3, Sampling(2.5, 0.9, 9, 0.97))],
+    ids=["plain", "batch"],
 )
 def test_replays_draw_what_the_steps_do(
     schedule: Schedule, options: dict[str, Any], batch: int, sampling: Sampling
@@ -101,55 +85,34 @@ def test_replays_draw_what_the_steps_do(
     kept = graphs_of(backbone)
     prompts = ["a", "bcd", "efgab"][:batch]
     fake.damage = lambda _: spoil_scratch(kept)
-    for seed in (2**64 - 2, 5):
-        for drafts in (heads, None):
-            if drafts is None and schedule.name == "mtp":
-                continue
-            plain, graphed = (
-                draw(backbone, schedule, prompts, heads=drafts, sampling=sampling, seed=seed, graphs=graphs)
-                for graphs in ("off", "auto")
-            )
-            assert same(plain, graphed)
-            assert used(graphed), graphed.report.graphs
-            assert plain.report.graphs == "off: switched off"
-    assert fake.replays > 10
-
-
-def spoil_scratch(kept: Graphs) -> None:
-    """Other sound values where steps may leave anything: garbage that no index may be is no work of steps."""
-    for (name, *_), each in kept._tensors.items():  # type: ignore[misc]
-        if each.scratch is None:
-            continue
-        scratch = each.tensor.select(each.scratch, -1)
-        if name in ("keys", "values"):
-            scratch.fill_(torch.nan)
-        elif each.tensor.is_floating_point():
-            scratch.fill_(7.5)
-        else:
-            scratch.fill_(1)
+    for seed, drafts in ((2**64 - 2, heads), (5, heads if schedule.name == "mtp" else None)):
+        plain, graphed = (
+            draw(backbone, schedule, prompts, heads=drafts, sampling=sampling, seed=seed, graphs=graphs)
+            for graphs in ("off", "auto")
+        )
+        assert same(plain, graphed)
+        assert used(graphed), graphed.report.graphs
+        assert plain.report.graphs == "off: switched off"
+    assert fake.replays > 4
 
 
 def test_the_widest_steps_are_captured_first_and_others_when_they_come_again() -> None:
     backbone, heads, fake = setup()
     draw(backbone, Rounds(2), heads=heads)
     assert fake.log[:4] == ["aside", "capture", "aside", "capture"]  # nothing was replayed, so nothing compared
-    widths = [max((len(t) for t in tape.outside.values() if t.dim() == 1), default=0) for tape in fake.tapes]
-    assert len(widths) == fake.captures > 4
-    first = fake.captures
-    draw(backbone, Rounds(2), heads=heads, seed=1)
+    draw(backbone, Rounds(2), heads=heads)
     before = fake.captures
-    draw(backbone, Rounds(2), heads=heads, seed=1)
-    assert before - first <= 2  # what came up only once in the first run
-    assert fake.captures == before
-    assert "aside" not in fake.log[-20:]
+    draw(backbone, Rounds(2), heads=heads)
+    assert fake.captures == before > 4
+    assert "aside" not in fake.log[-10:]
 
 
 def test_a_graph_is_compared_once_and_replayed_ever_after() -> None:
-    backbone, _, fake = setup()
+    backbone, _, fake = setup(end_of_line=False)
     runs = [draw(backbone, AR(), seed=seed) for seed in range(3)]
     asides = fake.log.count("aside")
     assert asides == 4  # forward and correction, each before its capture at the start and at its first replay
-    assert runs[2].report.graphs == f"2 graphs (0 of them new), {2 * 24 - 1} replays"
+    assert runs[2].report.graphs == f"2 graphs (0 of them new), {2 * 18 - 1} replays"
     assert [int(text.report.graphs.split("(")[1].split()[0]) for text in runs] == [2, 0, 0]
 
 
@@ -195,6 +158,16 @@ def test_one_moved_matrix_is_enough() -> None:
     backbone.norm.weight.data = backbone.norm.weight.data.clone()
     draw(backbone, Rolling(2), heads=heads)
     assert fake.captures >= captures + 2
+
+
+def test_more_kinds_of_decoder_are_replayed() -> None:
+    """Axes, grouped heads, normalised queries, several layers, greedy."""
+    backbone, heads, _ = setup(axes=2, kv_heads=2, qk_norm=True, layers=2)
+    for schedule in (Rolling(3), Rounds(2, 2, 1)) * 2:
+        plain = draw(backbone, schedule, heads=heads, sampling=Sampling(0.5, 0.0), graphs="off")
+        graphed = draw(backbone, schedule, heads=heads, sampling=Sampling(0.5, 0.0))
+        assert same(plain, graphed)
+        assert used(graphed)
 
 
 def test_changed_heads_are_used() -> None:
@@ -256,19 +229,20 @@ def test_freed_tensors_are_made_anew(name: str) -> None:
     assert fake.captures > captures
 
 
-@every_schedule
-@pytest.mark.parametrize("after", [1, 6])
+@pytest.mark.parametrize("schedule", [AR(), Rolling(3), Rounds(2)], ids=lambda schedule: schedule.name)
+@pytest.mark.parametrize("after", [1, 4])
 def test_a_stop_in_the_middle_leaves_good_graphs(schedule: Schedule, after: int) -> None:
     backbone, heads, fake = setup()
     expected = draw(backbone, schedule, heads=heads, graphs="off")
-    draw(backbone, schedule, heads=heads)
+    for _ in range(2):
+        draw(backbone, schedule, heads=heads)
     polls: list[int] = []
     with pytest.raises(StopRequested):
         draw(backbone, schedule, heads=heads, should_stop=lambda: polls.append(1) or len(polls) > after)  # type: ignore[func-returns-value]
     captures = fake.captures
     assert graphs_of(backbone).count > 0
     assert same(draw(backbone, schedule, heads=heads), expected)
-    assert fake.captures <= captures + 2
+    assert fake.captures == captures
 
 
 def test_an_error_lets_everything_go() -> None:
@@ -290,7 +264,7 @@ def test_an_error_lets_everything_go() -> None:
 
 
 def test_damaged_weights_are_blamed_as_ever() -> None:
-    backbone, heads, _ = setup()
+    backbone, heads, _ = setup(layers=2)
     draw(backbone, Rolling(2), heads=heads)
     backbone.decoder.layers[1].get_parameter("mlp.down.weight").data[:] = torch.nan
     with pytest.raises(SSDError, match=r"NaN or infinity.*layer 1 of 2"):
@@ -298,7 +272,7 @@ def test_damaged_weights_are_blamed_as_ever() -> None:
     assert graphs_of(backbone).count == 0
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5])
+@pytest.mark.parametrize("number", [1, 2, 4])
 @pytest.mark.parametrize("error", [NotCapturableError("not permitted"), torch.OutOfMemoryError("too much")])
 def test_a_capture_that_fails_turns_graphs_off_and_the_run_goes_on(
     number: int, error: Exception, caplog: pytest.LogCaptureFixture
@@ -340,10 +314,6 @@ def test_ctrl_c_in_a_capture_is_no_fault_of_graphs() -> None:
     assert used(again)
 
 
-def kept_tensor(backbone: ToyBackbone, name: str) -> Tensor:
-    return next(each.tensor for (kind, *_), each in graphs_of(backbone)._tensors.items() if kind == name)  # type: ignore[misc]
-
-
 def damage_tokens(backbone: ToyBackbone) -> None:
     kept_tensor(backbone, "tokens")[0, 3] += 1
 
@@ -352,22 +322,16 @@ def damage_features(backbone: ToyBackbone) -> None:
     kept_tensor(backbone, "features")[..., :-1, :] *= 1.01
 
 
-def damage_written(backbone: ToyBackbone) -> None:
-    keys = kept_tensor(backbone, "keys")
-    keys.add_(torch.randn(keys.shape[2:], dtype=keys.dtype, generator=torch.Generator().manual_seed(0)))
-    keys[:, :, :6] -= torch.randn(keys.shape[2:], dtype=keys.dtype, generator=torch.Generator().manual_seed(0))[:6]
-
-
 def damage_nan(backbone: ToyBackbone) -> None:
     kept_tensor(backbone, "features")[0, 0, 2] = torch.nan
 
 
 def damage_status(backbone: ToyBackbone) -> None:
-    kept_tensor(backbone, "status").fill_(0)
+    kept_tensor(backbone, "status").fill_(7)
 
 
 @pytest.mark.parametrize("damage", [damage_tokens, damage_features, damage_nan, damage_status])
-@pytest.mark.parametrize("number", [1, 2, 4, 9])
+@pytest.mark.parametrize("number", [1, 4])
 def test_a_replay_that_is_wrong_turns_graphs_off_and_the_run_goes_on(
     damage: Callable[[ToyBackbone], None], number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -407,7 +371,7 @@ def test_spoiled_keys_where_nothing_was_written_end_the_run() -> None:
     """The prompt's keys cannot be brought back: better an error than another picture."""
     backbone, heads, fake = setup()
     fake.damage = lambda count: kept_tensor(backbone, "keys")[:, :, 2].fill_(3.0) if count == 1 else None  # type: ignore[assignment,return-value]
-    with pytest.raises(SSDError, match="spoiled the run's keys and values"):
+    with pytest.raises(SSDError, match="spoiled this run's keys and values"):
         draw(backbone, Rolling(2), heads=heads)
     fake.damage = lambda count: None
     again = draw(backbone, Rolling(2), heads=heads)
@@ -500,11 +464,11 @@ def test_memory_that_runs_out_is_taken_from_other_kinds_of_run(monkeypatch: pyte
     draw(backbone, Rolling(2), heads=heads)
     zeros, failed = torch.zeros, []
 
-    def short(shape: Any, **options: Any) -> Tensor:
-        if not failed and len(shape) == 5:  # keys, of another batch
+    def short(*shape: Any, **options: Any) -> Tensor:
+        if not failed and isinstance(shape[0], tuple) and len(shape[0]) == 5:  # keys, of another batch
             failed.append(kept.count)
             raise torch.OutOfMemoryError("too much")
-        return zeros(shape, **options)
+        return zeros(*shape, **options)
 
     monkeypatch.setattr(torch, "zeros", short)
     result = draw(backbone, Rolling(2), heads=heads, batch=2)
@@ -538,17 +502,18 @@ def test_release_in_the_middle_of_a_run_waits_for_its_end() -> None:
 
 
 def test_graphs_go_with_their_backbone() -> None:
-    backbone, heads, _ = setup()
+    backbone, heads, fake = setup()
     draw(backbone, Rolling(2), heads=heads)
     gone = [weakref.ref(graphs_of(backbone)), weakref.ref(kept_tensor(backbone, "keys")), weakref.ref(backbone)]
-    del backbone, heads
+    del backbone, heads, fake
     gc.collect()
     assert [ref() for ref in gone] == [None, None, None]
 
 
 def test_a_copied_backbone_has_graphs_of_its_own() -> None:
     backbone, heads, fake = setup()
-    expected = draw(backbone, Rolling(2), heads=heads)
+    for _ in range(2):
+        expected = draw(backbone, Rolling(2), heads=heads)
     other = copy.deepcopy(backbone)
     assert graphs_of(other) is not graphs_of(backbone)
     assert graphs_of(other).count == 0
@@ -574,7 +539,8 @@ def test_runs_in_and_out_of_inference_mode_share_their_tensors() -> None:
     """ComfyUI runs nodes in inference mode, a library's user may not."""
     backbone, heads, fake = setup()
     with torch.inference_mode():
-        inside = draw(backbone, Rolling(2), heads=heads)
+        for _ in range(2):
+            inside = draw(backbone, Rolling(2), heads=heads)
     captures = fake.captures
     outside = draw(backbone, Rolling(2), heads=heads)
     with torch.inference_mode():
@@ -616,26 +582,25 @@ REFUSALS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "a random number": lambda x, n: torch.rand(3),
     "a summing write": lambda x, n: x.index_put_((n,), x, accumulate=True),
     "two ways": lambda x, n: torch.equal(x, x),
+    "a bare number written by index": lambda x, n: x.__setitem__(n, 4.0),
     "unique": lambda x, n: n.unique(),
 }
 
 
 @pytest.mark.parametrize("step", REFUSALS.values(), ids=REFUSALS)
-def test_the_stand_in_refuses_what_a_device_does(
-    step: Callable[[Tensor, Tensor], object], numbers: Tensor
-) -> None:
+def test_the_stand_in_refuses_what_a_device_does(step: Callable[[Tensor, Tensor], object], numbers: Tensor) -> None:
     """So steps that it takes wait for nobody: every run above goes through it."""
     x = torch.ones(3, dtype=torch.float64)
     with pytest.raises(NotCapturableError, match="stream is capturing"):
         FakeCapture().capture(lambda n: step(x, n), numbers)  # type: ignore[arg-type,return-value]
 
 
-def test_the_stand_in_sees_bare_numbers_that_are_written_by_index(numbers: Tensor) -> None:
-    """On a GPU such a number comes from the host, and the copy waits."""
-    fake, x = FakeCapture(), torch.zeros(3)
+def test_the_stand_in_sees_tensors_that_nobody_keeps(numbers: Tensor) -> None:
+    fake, x, y = FakeCapture(), torch.zeros(3), torch.ones(3)
     fake.static = lambda: {storage_of(x)}
+    fake.capture(lambda n: x.add_(n), numbers)
     with pytest.raises(AssertionError, match="tensors that nobody keeps"):
-        fake.capture(lambda n: x.__setitem__(n, 4.0), numbers)
+        fake.capture(lambda n: x.add_(y), numbers)
 
 
 def test_the_stand_in_replays_memory_and_not_python(numbers: Tensor) -> None:
