@@ -167,7 +167,7 @@ class Engine:
 
     def _feed(self, starts: list[int], ends: list[int], kind: str) -> None:
         """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them."""
-        width = self._feeder.feed(starts, ends)
+        width = self._feeder.feed(starts, ends, once=kind == "prefill")
         if width == 0:
             return
         state = self.state

@@ -289,7 +289,12 @@ class _GraphRunner(Runner):
                 self._backend.aside(step, known.numbers)
                 self._capture(known, step)
 
-    def run(self, key: Hashable, step: StepFunction, numbers: list[int]) -> None:
+    def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
+        if once:
+            buffer = self._backend.buffer(len(numbers))
+            self._backend.fill(buffer, numbers)
+            step(buffer)
+            return
         suite = self._start()
         first = key not in suite.steps
         known = self._known(suite, key, numbers)

@@ -76,8 +76,9 @@ class Runner(ABC):
         """Tells the widest steps to come, with numbers that touch scratch only."""
 
     @abstractmethod
-    def run(self, key: Hashable, step: StepFunction, numbers: list[int]) -> None:
-        """Carries out ``step`` on ``numbers``. Equal keys promise equal work on equally many numbers."""
+    def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
+        """Carries out ``step`` on ``numbers``. Equal keys promise equal work on equally many numbers; what is done
+        ``once`` is not worth keeping."""
 
 
 class Eager(Runner):
@@ -109,5 +110,5 @@ class Eager(Runner):
     def warm(self, steps: Sequence[tuple[Hashable, StepFunction, list[int]]]) -> None:
         pass
 
-    def run(self, key: Hashable, step: StepFunction, numbers: list[int]) -> None:
+    def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
         step(torch.tensor(numbers, dtype=torch.int64, device=self._device))
