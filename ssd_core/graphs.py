@@ -76,6 +76,8 @@ class Graphs:
         self._weights: Hashable = None
         self.fault: str | None = None
         """Why this copy tries no graphs any more."""
+        self.barred: str | None = None
+        """Why runs from now on shall use none: for whoever has the weights in their care, and may move them."""
 
     def __deepcopy__(self, memo: object) -> Graphs:
         return Graphs()  # a copied backbone lies elsewhere: nothing of this holds for it
@@ -115,8 +117,8 @@ class Graphs:
             self._close()
 
     def _unfit(self, device: torch.device) -> str | None:
-        if self.fault is not None:
-            return self.fault
+        if self.barred is not None or self.fault is not None:
+            return self.barred or self.fault
         served = "cuda" if self._backend is None else self._backend.device.type
         return None if device.type == served else f"the device is {device.type}"
 

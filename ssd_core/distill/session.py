@@ -13,6 +13,7 @@ import torch
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
+from ..graphs import graphs_of
 from ..heads import HeadsSpec, SpatialHeads, read_heads, read_heads_spec, save_heads
 from ..version import __version__
 from .log import TrainLog, save_plot
@@ -105,6 +106,7 @@ def make_heads(
     if not saved_steps(training):
         for number, limit in enumerate(limits):
             _draw(backbone, prompts, folder, sizes, number, pictures, seed, started + limit, on_draw, should_stop)
+        graphs_of(backbone).release()  # training needs the memory
     shards = list(read_samples(folder, backbone.fingerprint))
     drawn = {shard.grid for shard in shards}
     if drawn != set(sizes):
