@@ -6,6 +6,7 @@ It knows neither pictures nor when to capture what (``graphs.py``).
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from .runner import StepFunction
 
 Replay = Callable[[], None]
 """Does a captured step again, with the numbers that its buffer holds by now."""
+
+_one_capture = threading.Lock()
+"""PyTorch takes one capture at a time, of all in the process."""
 
 
 class CaptureBackend(ABC):
@@ -78,16 +82,37 @@ class CudaCapture(CaptureBackend):
         self.wait()
         # torch.cuda.graph would also collect garbage and empty the allocator's cache, a tenth of a second each time.
         # Thread-local: what other threads do on the device meanwhile is none of this capture's business.
-        with self._on_stream(), _no_collection():
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        with _one_capture, _no_collection():
             try:
-                step(numbers)
+                with self._on_stream():
+                    graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                    try:
+                        step(numbers)
+                    except BaseException:
+                        with suppress(RuntimeError):  # what went wrong is known, and more telling
+                            graph.capture_end()
+                        raise
+                    graph.capture_end()
             except BaseException:
-                _abandon(graph)
+                self._mend()
                 raise
-            graph.capture_end()
         self._alive.add(graph)
         return graph.replay
+
+    def _mend(self) -> None:
+        """After a failed capture PyTorch's allocator and, up to some version, its generator take it to go on.
+
+        Random numbers that anybody in the process draws on the device would then fail; a capture that ends well sets
+        the generator right.
+        """
+        with suppress(Exception):  # no public call does this; where the capture did end, there is nothing to do
+            torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
+        spot = torch.zeros(1, device=self.device)
+        graph = torch.cuda.CUDAGraph()
+        with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(self.device)):  # type: ignore[no-untyped-call]
+            graph.capture_begin(capture_error_mode="thread_local")
+            spot.add_(1)
+            graph.capture_end()
 
     def wait(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -100,12 +125,6 @@ class CudaCapture(CaptureBackend):
         with torch.cuda.stream(self._stream):
             yield
         current.wait_stream(self._stream)
-
-
-def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """Ends a capture that failed, so that its stream works again."""
-    with suppress(RuntimeError):  # the capture is invalid, as is known already
-        graph.capture_end()
 
 
 @contextmanager

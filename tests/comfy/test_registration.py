@@ -22,6 +22,7 @@ NODES = {
     "SSDEncodeImage": ("Encode Image to AR Tokens", "SSD/tokens"),
     "SSDSaveTokens": ("Save AR Tokens", "SSD/tokens"),
     "SSDLoadTokens": ("Load AR Tokens", "SSD/tokens"),
+    "SSDTrainHeads": ("Train SSD Heads", "SSD/training"),
 }
 
 
