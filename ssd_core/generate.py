@@ -13,7 +13,8 @@ from .drafts import DraftsName, choose_drafter
 from .engine import Engine, OnProgress, OnRows
 from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone
-from .graphs import GraphsChoice, lease
+from .graph_runs import lease
+from .graphs import GraphsChoice
 from .heads import SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report

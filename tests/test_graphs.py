@@ -29,7 +29,7 @@ from ssd_core import (
     StopRequested,
 )
 from ssd_core import graphs as graphs_module
-from ssd_core.graphs import graphs_of
+from ssd_core.graphs import Graphs, graphs_of
 from ssd_core.heads import SpatialHeads
 from ssd_core.schedule import Schedule
 
@@ -528,6 +528,16 @@ def test_a_cpu_never_tries() -> None:
     result = draw(backbone, AR())
     assert result.report.graphs == "off: the device is cpu"
     assert graphs_of(backbone)._tensors == {}
+
+
+def test_a_device_without_captures_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: torch.device) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(graphs_module, "CudaCapture", refuse)
+    kept = Graphs()
+    for _ in range(2):
+        assert kept.open(torch.device("cuda", 0)) == "the device takes no captures (no such thing)"
 
 
 def test_a_choice_that_there_is_not_is_refused() -> None:
