@@ -113,6 +113,7 @@ def drawing_node(node: QueuedNode | None) -> None:
     facts = _backbone_facts(node)
     if facts is None:
         return
+    tokens_fit(node, facts)
     given = token_grids.grid_of(node, facts.default_grid) if node.connected("tokens") else None
     if grid is not None:
         facts.check_grid(grid)
@@ -133,6 +134,27 @@ def drawing_node(node: QueuedNode | None) -> None:
     values = [node.constant(name) for name in ("cfg", "temperature", "top_k", "top_p")]
     if all(_is_number(value) for value in values):
         sampling(facts, *values)
+
+
+def decoder(node: QueuedNode | None) -> None:
+    """Decode AR Tokens: tokens of a file are this backbone's."""
+    facts = _backbone_facts(node)
+    if node is not None and facts is not None:
+        tokens_fit(node, facts)
+
+
+def tokens_fit(node: QueuedNode, facts: Any) -> None:
+    """Tokens of a connected file are this backbone's, and as many pictures as the node draws."""
+    tokens = token_grids.of_file(node)
+    if tokens is None:
+        return
+    tokens.check_fits(facts)
+    batch = node.constant("batch_size")
+    if _is_number(batch) and len(tokens.codes) not in (1, batch):
+        raise NodeError(
+            f"the connected tokens are {len(tokens.codes)} pictures, batch_size is {batch}; set it to "
+            f"{len(tokens.codes)}, or connect the tokens of one picture"
+        )
 
 
 def encoder(node: QueuedNode | None) -> None:

@@ -27,7 +27,7 @@ def core(module: str = "") -> ModuleType:
 
 
 def _how_to_mend(error: Exception) -> str:
-    missing = getattr(error, "name", None)
+    missing = error.name if isinstance(error, ImportError) else None
     ours = missing is not None and _PARENT != "" and missing.startswith(_PARENT)
     what = f"the module {missing!r}" if missing and not ours else "its decoder (ssd_core)"
     if ours or not (ROOT / "ssd_core" / "__init__.py").is_file():

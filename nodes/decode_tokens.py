@@ -6,7 +6,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from .host import pixels
+from . import checks
+from .host import graph, pixels
 from .host.models import BackboneHandle
 from .link_types import Backbone, Tokens
 
@@ -26,7 +27,12 @@ class SSDDecodeTokens(io.ComfyNode):
                 Tokens.Input("tokens", tooltip="From the sampler, Load AR Tokens or Encode Image to AR Tokens."),
             ],
             outputs=[io.Image.Output("images", display_name="image", tooltip="One picture for each grid of codes.")],
+            hidden=[io.Hidden.unique_id],
         )
+
+    @classmethod
+    def validate_inputs(cls, tokens: Any = None) -> bool | str:
+        return checks.answer(checks.decoder, graph.queued_node(cls.hidden.unique_id))
 
     @classmethod
     def execute(cls, backbone: BackboneHandle, tokens: Any) -> io.NodeOutput:

@@ -21,7 +21,7 @@ class SSDLoadHeads(io.ComfyNode):
             category="SSD/loaders",
             description=(
                 "Loads spatial heads: small networks that guess the next rows from the row above. They fit exactly one "
-                "backbone. Without heads the row above is copied as the guess, which is slower and just as exact."
+                "backbone. Without heads a neighbouring code is copied as the guess, which is slower and just as exact."
             ),
             inputs=[
                 Backbone.Input("backbone", tooltip="The model that the heads were trained for."),
@@ -31,7 +31,7 @@ class SSDLoadHeads(io.ComfyNode):
                     default=models.BUILT_IN_HEADS,
                     tooltip=(
                         "'built in' goes with the built-in backbone; files come from models/ssd_heads; "
-                        f"'{models.NO_HEADS}' drafts by copying the row above."
+                        f"'{models.NO_HEADS}' copies a neighbouring code as the guess."
                     ),
                 ),
             ],

@@ -57,9 +57,10 @@ def generate(
     ``prompt``: one text for ``batch`` images, or a list with one text per image (``batch`` must then be 1). Image k
     draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed. ``schedule``: ``AR()``,
     ``Rolling()`` or ``Rounds()``; by default exact mode, with a window of one row on a CPU and three elsewhere.
-    ``heads``: who drafts; without heads the row above is copied. ``grid``: (rows, cols) in codes. ``start``: codes
-    [1 or batch, rows, cols] of a picture to begin with: its first ``keep_rows`` rows stay and the rest is drawn anew;
-    with ``keep_rows`` 0 it is the first draft of every cell, which in exact mode changes the speed and nothing else.
+    ``heads``: who drafts; without heads a neighbouring code is copied (``drafts``). ``grid``: (rows, cols) in codes.
+    ``start``: codes [1 or batch, rows, cols] of a picture to begin with: its first ``keep_rows`` rows stay and the
+    rest is drawn anew; with ``keep_rows`` 0 it is the first draft of every cell, which in exact mode changes the speed
+    and nothing else.
     ``on_progress`` gets the finished rows of each image whenever codes are accepted, at next to no cost.
     ``on_rows`` gets a RowsEvent whenever rows are drafted, corrected or accepted, at most ``events_per_second`` and
     always the last one. ``should_stop`` is asked before every forward and before an image's pixels are decoded. An

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .errors import SSDError
+from .errors import ShouldStop, SSDError, StopRequested
 from .transformer import RMSNorm
 from .writing import whole
 
@@ -206,12 +206,17 @@ def read_heads_spec(path: str | Path) -> HeadsSpec:
         raw = json.loads(metadata["spec"])
         raw["horizontal"], raw["vertical"] = tuple(raw["horizontal"]), tuple(raw["vertical"])
         return HeadsSpec(**raw)
-    except (KeyError, TypeError, ValueError, SSDError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError, SSDError) as error:
         raise SSDError(f"{path} has damaged heads metadata: {error}") from error
 
 
-def read_heads(path: str | Path, hidden: int, backbone: str, fingerprint: str) -> SpatialHeads:
-    """Loads a heads file strictly for a backbone of that width, name and weight fingerprint (float32, CPU)."""
+def read_heads(
+    path: str | Path, hidden: int, backbone: str, fingerprint: str, should_stop: ShouldStop | None = None
+) -> SpatialHeads:
+    """Loads a heads file strictly for a backbone of that width, name and weight fingerprint (float32, CPU).
+
+    ``should_stop`` is asked before each tensor. Raises SSDError for a file that does not fit, StopRequested.
+    """
     spec = read_heads_spec(path)
     misfit = spec.misfit(backbone, hidden, fingerprint)
     if misfit is not None:
@@ -224,6 +229,8 @@ def read_heads(path: str | Path, hidden: int, backbone: str, fingerprint: str) -
         with safe_open(str(path), framework="pt") as file:
             _compare_names(path, set(expected), file.keys())
             for name, shape in expected.items():
+                if should_stop is not None and should_stop():
+                    raise StopRequested("loading the heads was stopped")
                 tensor = file.get_tensor(name)
                 if tuple(tensor.shape) != shape:
                     raise SSDError(f"{path}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")

@@ -80,8 +80,13 @@ def inspect(source: str | Path, heads: Iterable[Path] = (), batch: int = 1) -> I
     """Looks at a model folder, or at the built-in model by its name.
 
     ``heads``: files and folders to look through besides the model's own folder and ComfyUI's. What keeps the model
-    from being loaded becomes ``problem``; SSDError is raised only when ``source`` is no model of a known family.
+    from being loaded becomes ``problem``; SSDError is raised only when ``source`` is no model of a known family or a
+    file of ``heads`` is none.
     """
+    heads = list(heads)
+    for path in heads:
+        if not path.is_dir():
+            read_heads_spec(path)
     folder = ASSETS if str(source) == BUILT_IN else Path(source)
     model_type = family_of(folder)
     backbone, problem = None, None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .errors import SSDError
+import torch
+
+from .errors import ShouldStop, SSDError
 from .families import ASSETS, BUILT_IN
 from .families.base import Backbone
 from .heads import SpatialHeads, read_heads
@@ -23,11 +25,19 @@ def heads_file(backbone: Backbone, source: str | Path = BUILT_IN_HEADS) -> Path:
     return ASSETS / "heads.safetensors"
 
 
-def load_heads(backbone: Backbone, source: str | Path = BUILT_IN_HEADS) -> SpatialHeads:
-    """Loads spatial heads onto the backbone's device, in its dtype.
+def load_heads(
+    backbone: Backbone,
+    source: str | Path = BUILT_IN_HEADS,
+    *,
+    device: str | torch.device | None = None,
+    should_stop: ShouldStop | None = None,
+) -> SpatialHeads:
+    """Loads spatial heads onto ``device``, by default the backbone's, in the backbone's dtype.
 
-    ``source``: ``"built-in"`` for the embedded backbone's own heads, or a heads file. Raises SSDError when the file
-    is damaged or was made for other weights.
+    ``source``: ``"built-in"`` for the embedded backbone's own heads, or a heads file. ``should_stop`` is asked before
+    each tensor is read. Raises SSDError when the file is damaged or was made for other weights, StopRequested when
+    ``should_stop`` said so.
     """
-    heads = read_heads(heads_file(backbone, source), backbone.hidden, backbone.name, backbone.fingerprint)
-    return heads.to(device=backbone.device, dtype=backbone.dtype)
+    file = heads_file(backbone, source)
+    heads = read_heads(file, backbone.hidden, backbone.name, backbone.fingerprint, should_stop)
+    return heads.to(device=device or backbone.device, dtype=backbone.dtype)

@@ -16,6 +16,8 @@ from torch import Tensor
 from .errors import SSDError
 
 _GREEDY_BELOW = 1e-6
+_MOST_GUIDANCE, _HOTTEST = 1e6, 1e38
+"""Beyond these float32 overflows, which would look like damaged weights."""
 
 
 class Trouble(IntEnum):
@@ -40,10 +42,10 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.guidance) and self.guidance >= 0):
-            raise SSDError(f"guidance must be a number >= 0 (1 is off), got {self.guidance}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise SSDError(f"temperature must be a number >= 0 (0 is greedy), got {self.temperature}")
+        if not 0 <= self.guidance <= _MOST_GUIDANCE:
+            raise SSDError(f"guidance must be from 0 to {_MOST_GUIDANCE:g} (1 is off), got {self.guidance}")
+        if not 0 <= self.temperature <= _HOTTEST:
+            raise SSDError(f"temperature must be from 0 to {_HOTTEST:g} (0 is greedy), got {self.temperature}")
         if self.top_k < 0:
             raise SSDError(f"top_k must be >= 0 (0 is off), got {self.top_k}")
         if not 0 < self.top_p <= 1:
@@ -98,6 +100,7 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = logits.sort(dim=-1, descending=True)
         weights = ordered.softmax(-1)
         above = weights.cumsum(-1) - weights  # mass of the codes that are more likely
-        drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, order, above >= sampling.top_p)
+        least = max(sampling.top_p, torch.finfo(torch.float32).tiny)  # the likeliest code stays
+        drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, order, above >= least)
         logits = logits.masked_fill(drop, -math.inf)
     return logits

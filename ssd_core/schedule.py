@@ -152,7 +152,7 @@ class Rounds:
         return max(self.rows_per_block * stream.stride, self.first_row_block + 1)
 
     def steps(self, state: DecodeState) -> Iterator[Step]:
-        stream, batch = state.stream, state.batch
+        stream = state.stream
         if state.front[0] == 0:
             yield from self._first_row(state)
         row = stream.row_of(state.front[0])
@@ -163,7 +163,7 @@ class Rounds:
             if self.commit == "fused" and self.incremental_rounds == 0:
                 row = last  # nothing happens between the leading row and the trailing ones: all become final at once
             for leading in range(row, last + 1):
-                yield from self._block(batch, stream.row_end(leading), reach, rounds)
+                yield from self._block(state, stream.row_end(leading), reach, rounds)
                 rounds = self.incremental_rounds
             row = last + 1
 
@@ -172,15 +172,18 @@ class Rounds:
         yield Step([1] * batch, draft=False, final=1)  # the first code comes from the prompt's own forward
         while state.front[0] < stream.cols:
             end = min(state.front[0] + self.first_row_block, stream.cols)
-            yield from self._block(batch, end, end, rounds=1)
+            yield from self._block(state, end, end, rounds=1)
         if self.commit == "separate" and stream.stride > stream.cols and stream.rows > 1:
             yield Step([stream.stride + 1] * batch, verify=False, draft=False)  # the first end-of-line token by itself
 
-    def _block(self, batch: int, end: int, reach: int, rounds: int) -> Iterator[Step]:
+    def _block(self, state: DecodeState, end: int, reach: int, rounds: int) -> Iterator[Step]:
         """``rounds`` verification rounds up to ``reach``, then everything before ``end`` becomes final."""
-        separate = self.commit == "separate"
+        separate, batch = self.commit == "separate", state.batch
         for left in reversed(range(rounds)):
             yield Step([reach] * batch, final=end if left == 0 and not separate else None, refeed=separate)
+            if left and not separate and min(state.clean) >= reach - 1:  # nothing changed, so nothing ever will
+                yield Step([end] * batch, verify=False, draft=False, final=end)
+                return
         if separate or rounds == 0:
             yield Step([end] * batch, verify=False, draft=rounds == 0, final=end, refeed=separate)
 

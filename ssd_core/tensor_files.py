@@ -141,7 +141,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         header = json.loads(text)
         header.pop("__metadata__", None)
         found = {name: _tensor_info(item, path, 8 + length) for name, item in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise SSDError(
             f"{path} has a damaged header ({type(error).__name__}: {error}); download the file again"
         ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from .errors import SSDError
@@ -35,6 +36,7 @@ class WordTokenizer:
                 ids.append(self._ids[base])
             elif word not in self._ignored:
                 unknown.append(word)
+        unknown += [character for character in prompt if _is_symbol(character)]
         if unknown:
             raise SSDError(self._unknown_text(list(dict.fromkeys(unknown))))
         if len(ids) > self._slots:
@@ -52,3 +54,11 @@ class WordTokenizer:
             f"the built-in model does not know the {count} {', '.join(hints)}; it has {len(self._ids)} words, "
             "listed by `python -m ssd_core words`"
         )
+
+
+def _is_symbol(character: str) -> bool:
+    """Whether a character means something without being part of a word, such as an emoji; or means nothing at all."""
+    kind = unicodedata.category(character)
+    if kind.startswith("C"):
+        return kind != "Cf" and not character.isspace()  # Cf: joiners and marks of direction between others
+    return kind.startswith("S") and not character.isascii()

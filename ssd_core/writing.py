@@ -52,6 +52,15 @@ def write_new(folder: Path, name: str, suffix: str, data: bytes) -> Path:
     return path
 
 
+def check_folder(folder: Path) -> None:
+    """Raises OSError that names the folder when no file can be written there."""
+    try:
+        with _partial(folder, b""):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
 @contextmanager
 def _partial(folder: Path, data: bytes) -> Iterator[Path]:
     """A temporary file in `folder` with `data`; whatever interrupts leaves nothing behind."""

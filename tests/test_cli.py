@@ -77,7 +77,7 @@ def test_settings_reach_the_decoder(cli, tmp_path):
     assert rounds["settings"]["dtype"] == "bfloat16"
     assert rolling["settings"]["schedule"]["window_rows"] == 2
     assert rolling["settings"]["schedule"]["tolerance"] == 1.5
-    assert rolling["settings"]["drafts"] == "copy"
+    assert rolling["settings"]["drafts"] == "left"
 
 
 def test_several_prompts_and_batches_give_one_picture_each(cli, tmp_path):
@@ -220,6 +220,14 @@ def test_words_lists_what_the_model_knows(cli):
         (["a cat", "a dog", "--batch", "2"], "got 2 prompts and --batch 2"),
         (["cat", "--negative", "dog", "--cfg", "1"], "--cfg above 1"),
         (["cat", "-o", "cat.jpg"], "'cat.jpg', expected a name ending in .png"),
+        (["cat", "-o", ".png"], "'.png', expected a name ending in .png"),
+        (["cat", "-o", ""], "-o: got an empty name"),
+        (["cat", "-o", "x.png", "--rows-gif", "./x.png"], "name one file; give each its own"),
+        (["cat", "--tokens-out", "x", "--rows-gif", "x"], "name one file; give each its own"),
+        (["cat", "--threads", "100000"], "--threads: got '100000', expected a whole number from 1 to"),
+        (["cat", "--seed", "\u0663"], "expected a whole number"),
+        (["cat \udcff"], "'\\udcff'"),
+        (["cat", "--cfg", "1e38"], "guidance must be from 0 to"),
         (["cat", "--device", "abacus"], "'abacus'"),
         (["cat", "--device", "meta"], "'meta', which torch cannot use here"),
         (["cat", "--heads", "nowhere.safetensors"], "nowhere.safetensors"),
@@ -235,6 +243,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(cli, tmp_path, monkeypatch, argum
     assert err.count("\n") == 1
     assert said in err
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_drawn(cli, tmp_path, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(setup, "load_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(Path, "open", refuse)  # a test may run as root, who may write everywhere
+    for arguments in (["-o", f"{tmp_path}/x.png"], ["-o", f"{tmp_path}/"]):
+        code, _, err = cli("generate", "cat", *arguments)
+        assert (code, err) == (2, f"error: {tmp_path}: Permission denied\n")
 
 
 def test_a_folder_in_the_way_and_a_missing_model_are_one_line(cli, capsys, tmp_path):

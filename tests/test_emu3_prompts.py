@@ -128,6 +128,14 @@ def test_too_long_prompts_are_told(emu3_folders: Folders) -> None:
         backbone.prompt_ids(["cat"], "\n" * 100_000, (4, 4), guided=True)
 
 
+def test_prompts_are_checked_without_weights(emu3_folders: Folders) -> None:
+    facts = load_backbone(emu3_folders.original, device="meta")
+    facts.check_prompt("a cat \u05d7\u05ea\u05d5\u05dc")
+    for wrong in ("cat " * 600, "\ud800"):
+        with pytest.raises(SSDError):
+            facts.check_prompt(wrong)
+
+
 @pytest.mark.parametrize("grid", [(0, 4), (1, 6), (20, 3), (24, 24), (25, 25)])
 def test_impossible_grids(emu3_folders: Folders, grid: tuple[int, int]) -> None:
     backbone = load(emu3_folders)

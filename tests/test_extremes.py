@@ -77,9 +77,25 @@ def test_any_temperature_draws_valid_codes(schedule: Schedule, temperature: floa
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_overflowing_guidance_is_an_error(schedule: Schedule) -> None:
-    with pytest.raises(SSDError, match="NaN or infinity in the logits"):
-        generate(ToyBackbone(3, 4), "ab", schedule=schedule, sampling=Sampling(guidance=3e38), seed=3)
+def test_a_vanishing_top_p_is_greedy(schedule: Schedule) -> None:
+    backbone = ToyBackbone(3, 4)
+    greedy = generate(backbone, "ab", schedule=schedule, sampling=Sampling(2.0, 0.0), seed=3)
+    for top_p in (1e-300, 1e-45, 1e-38):
+        tight = generate(backbone, "ab", schedule=schedule, sampling=Sampling(2.0, top_p=top_p), seed=3)
+        assert torch.equal(greedy.tokens, tight.tokens)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_excluded_codes_stay_so_at_the_highest_temperature(row: int) -> None:
+    backbone = Masked(3, 4).mask(row, [4, 5, 6, 7, 8, 9, 10])
+    drawn = generate(backbone, "ab", schedule=Rolling(2), sampling=Sampling(2.0, 1e38), seed=3)
+    assert drawn.tokens.max() < 4
+
+
+@pytest.mark.parametrize(("name", "value"), [("guidance", 3e38), ("temperature", 4e38)])
+def test_settings_that_overflow_are_refused(name: str, value: float) -> None:
+    with pytest.raises(SSDError, match=f"{name} must be from 0 to 1e"):
+        Sampling(**{name: value})
 
 
 def test_a_listener_may_change_its_copies() -> None:

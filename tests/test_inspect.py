@@ -66,7 +66,7 @@ def test_memory_is_what_a_run_takes(
             super().__init__(*arguments, **options)
             caches.append(self)
 
-    monkeypatch.setattr("ssd_core.engine.KVCache", Watched)
+    monkeypatch.setattr("ssd_core.feed.KVCache", Watched)
     generate(loaded, "a red cat", batch=2, grid=(4, 6), sampling=sampling)
     prompt = loaded.prompt_rows(["a red cat"], "", (4, 6), guided=False).length
     taken = sum(store[:, :, 0].numel() * store.element_size() for store in (caches[0].keys, caches[0].values))
@@ -94,6 +94,14 @@ def test_heads_that_fit_are_found(folder: Path, tmp_path: Path) -> None:
     problems = {file.path: file.problem for file in found.heads}
     assert "was trained for features of width 8 (tiny), but emoji-scenes has width 16" in str(problems[narrow])
     assert "was trained for tiny with weights ffffffffffff" in str(problems[foreign])
+
+
+def test_a_named_heads_file_that_is_none_is_told(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "no.safetensors").write_bytes(b"no heads")
+    with pytest.raises(SSDError, match="cannot read the heads file"):
+        inspect(folder, heads=[tmp_path / "no.safetensors"])
+    with pytest.raises(SSDError, match="there is no heads file"):
+        inspect(folder, heads=[tmp_path / "gone.safetensors"])
 
 
 def test_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

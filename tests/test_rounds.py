@@ -12,7 +12,7 @@ from reference import Reference
 from toys import ToyBackbone, draw, toy_heads
 
 from ssd_core import Rounds, RowsEvent, Sampling, SSDError
-from ssd_core.schedule import Commit
+from ssd_core.schedule import Commit, CouplingName
 
 DOUBLE = torch.float64
 PUBLISHED = [  # grid, end-of-line token, schedule, steps in the paper
@@ -72,6 +72,17 @@ def test_fused_commit_saves_a_forward_a_row() -> None:
         fused, separate = counts  # in a batch of 16 no round is without a change
         assert separate - fused == 5 + 2 + 1  # rows below the first, first row blocks, the end-of-line forward
         assert fused == 1 + 2 + 5 * rounds
+
+
+@pytest.mark.parametrize("coupling", ["maximal", "gumbel"])
+def test_fused_rounds_end_when_nothing_changes(coupling: CouplingName) -> None:
+    """However many rounds are allowed, the picture is that of enough of them, and no round is played for nothing."""
+    backbone = ToyBackbone(6, 7)
+    heads = toy_heads(backbone)
+    enough = draw(backbone, Rounds(64, coupling=coupling), heads=heads, batch=3)
+    endless = draw(backbone, Rounds(10**9, coupling=coupling), heads=heads, batch=3)
+    assert torch.equal(endless.tokens, enough.tokens)
+    assert endless.report.forwards == enough.report.forwards
 
 
 # Without rounds a block of several rows may be drafted at once or row by row: the paper does not say.

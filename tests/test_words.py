@@ -35,6 +35,17 @@ def test_known_prompts(prompt: str, ids: list[int]) -> None:
     assert tokenizer.encode(prompt) == ids
 
 
+@pytest.mark.parametrize("symbol", ["\U0001f408", "\u2605", "\u20ac", "\x07", "\ud800"])
+def test_symbols_are_named_like_words(symbol: str) -> None:
+    with pytest.raises(SSDError) as caught:
+        tokenizer.encode(f"a cat {symbol}")
+    assert repr(symbol) in str(caught.value)
+
+
+def test_punctuation_of_any_script_is_no_symbol() -> None:
+    assert tokenizer.encode("\u201ccat\u201d \u2014 \u00abred\u00bb\u3001 dog\u2026 + $1"[:-2]) == [100, 102, 101]
+
+
 def test_words_are_listed_in_id_order() -> None:
     assert [tokenizer.encode(word)[0] for word in tokenizer.words] == list(range(100, 100 + len(tokenizer.words)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,7 +91,10 @@ def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
         )
     wanted = {patcher.load_device for patcher in patchers}
     if places != wanted:
-        logging.info("Spatial Speculative Decoding runs on %s: ComfyUI leaves no weights on %s", places, wanted)
+        raise NodeError(
+            f"ComfyUI computes on {compute_device()} but left the weights on {next(iter(places))}, as it does with "
+            "--novram; start it without that option, or with --cpu"
+        )
 
 
 def to_output(images: Tensor) -> Tensor:

@@ -121,8 +121,10 @@ def load_heads(backbone: BackboneHandle, choice: str) -> HeadsHandle | None:
     def make() -> HeadsHandle:
         stop.poll()
         with torch.inference_mode(False):
-            heads = core().load_heads(backbone.module, "built-in" if file is None else file)
-            heads.to(memory.offload_device())
+            heads = core().load_heads(
+                backbone.module, "built-in" if file is None else file,
+                device=memory.offload_device(), should_stop=stop.poll,
+            )  # fmt: skip
         return HeadsHandle(choice, backbone.key, memory.patcher_of(heads))
 
     return _shared.get(key, make)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..errors import SSDError
 from ..graphs import GRAPHS, GraphsChoice
 from .bench_decoders import NAMES, BenchDecoder, read_decoder
-from .values import not_negative, positive, size, whole
+from .values import not_negative, positive, size, threads, whole
 
 EPILOG = f"""\
 PROMPTS is a JSONL file, one object with a "prompt" a line (GenEval's evaluation_metadata.jsonl is one), or a folder of
@@ -91,7 +91,7 @@ def add_bench(commands: Any) -> None:
     add("--heads", metavar="FILE|none", help="heads file, or none (default: the model's own)")
     add("--device", default="cpu", help="torch device (default: cpu)")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")
-    add("--threads", type=whole(1), metavar="N", help="CPU threads (default: measured)")
+    add("--threads", type=threads, metavar="N", help="CPU threads (default: measured)")
     add("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs, where the device has them (default: auto)")
     add("--json", action="store_true", help="print the summary as one JSON object")
 

@@ -72,7 +72,7 @@ def _of_text(file: Path) -> BenchPrompt:
 def _of_line(line: str, place: str, named: bool) -> BenchPrompt:
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise SSDError(f'{place}: no JSON ({error}); expected an object such as {{"prompt": "a cat"}}') from error
     if not isinstance(content, dict):
         raise SSDError(f'{place}: got {type(content).__name__}, expected an object such as {{"prompt": "a cat"}}')

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..distill.samples import Part
 from ..distill.settings import TrainSettings
 from ..errors import SSDError
-from .values import not_negative, positive, share, size, whole
+from .values import not_negative, positive, share, size, threads, whole
 
 EPILOG = """\
 examples:
@@ -212,7 +212,7 @@ def _step(steps: Any, name: str, text: str) -> Any:
     step.add_argument("--model", "--backbone", default="emoji-scenes", metavar="NAME|DIR", help="model name or folder")
     step.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     step.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
-    step.add_argument("--threads", type=whole(1), metavar="N", help="CPU threads (default: measured)")
+    step.add_argument("--threads", type=threads, metavar="N", help="CPU threads (default: measured)")
     return step.add_argument
 
 

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..errors import SSDError
 from ..generate import Generation
 from ..report import RowsEvent
 from ..summary import report_text
 from ..tokens import save_tokens, tokens_of
 from ..version import __version__
-from ..writing import write
+from ..writing import check_folder, write
 from .arguments import GenerateOptions
 from .files import Target, picture_name, png_bytes
 from .progress import ProgressBar
@@ -45,12 +46,16 @@ def draw(options: GenerateOptions) -> None:
 def prepare_outputs(options: GenerateOptions) -> Target:
     """Read `-o` and create the folders of all outputs, so that a bad path fails before the drawing."""
     target = Target.read(options.output)
+    more = [file for file in (options.tokens_out, options.rows_gif) if file is not None]
+    names = [file.resolve() for file in [*more, *([target.path] if target.is_file else [])]]
+    if len(set(names)) < len(names):
+        raise SSDError("two of -o, --tokens-out and --rows-gif name one file; give each its own")
     target.make_folder()
-    for file in (options.tokens_out, options.rows_gif):
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if file.is_dir():
-                raise IsADirectoryError(21, "is a folder, expected a file name", str(file))
+    for file in more:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        check_folder(file.parent)
+        if file.is_dir():
+            raise IsADirectoryError(21, "is a folder, expected a file name", str(file))
     return target
 
 

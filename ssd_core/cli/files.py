@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import SSDError
 from ..tokens import METADATA, SOFTWARE
-from ..writing import write, write_new
+from ..writing import check_folder, write, write_new
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,21 @@ class Target:
     def read(cls, text: str) -> Target:
         """`-o`'s argument: a name that ends in .png is a file, one without an ending (or a folder) is a folder."""
         path = Path(text).expanduser()
+        if not text.strip():
+            raise SSDError("-o: got an empty name, expected a name ending in .png or a folder")
         if text.endswith(("/", os.sep)) or path.is_dir():
             return cls(path, is_file=False)
         if path.suffix.lower() == ".png":
             return cls(path, is_file=True)
-        if path.suffix:
+        if path.suffix or path.name.lower() == ".png" or path.exists():
             raise SSDError(f"-o: got {text!r}, expected a name ending in .png or a folder; end a folder's name with /")
         return cls(path, is_file=False)
 
     def make_folder(self) -> None:
-        """Create what is missing, so that a bad path fails before the drawing and not after it."""
-        (self.path.parent if self.is_file else self.path).mkdir(parents=True, exist_ok=True)
+        """Create what is missing and try it, so that a bad path fails before the drawing and not after it."""
+        folder = self.path.parent if self.is_file else self.path
+        folder.mkdir(parents=True, exist_ok=True)
+        check_folder(folder)
 
     def save(self, data: bytes, name: str, number: int, of: int, mark: str = "") -> Path:
         """Write picture `number` (from 1) `of` several; `name` serves in a folder. Returns the path written."""

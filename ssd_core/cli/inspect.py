@@ -52,7 +52,7 @@ def inspection_text(found: Inspection, batch: int = 1) -> str:
         )
     lines += [_row("heads" if number == 0 else "", _heads(file)) for number, file in enumerate(found.heads)]
     if not found.heads:
-        lines.append(_row("heads", "none found; drafts copy the row above"))
+        lines.append(_row("heads", "none found; drafts copy a neighbouring code"))
     lines.append(_row("missing", "nothing" if found.problem is None else "see the error below"))
     return "\n".join(lines)
 

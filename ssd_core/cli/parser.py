@@ -14,6 +14,7 @@ from .bench_options import add_bench
 from .distill_options import add_distill
 from .values import real as _real
 from .values import size as _size
+from .values import threads as _threads
 from .values import whole as _whole
 
 DEFAULT_MODEL = "emoji-scenes"
@@ -170,7 +171,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--heads", metavar="FILE|none", help="heads file, or none for drafts without heads (default: the model's own)")
     add("--device", default="cpu", help="torch device (default: cpu)")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")
-    add("--threads", type=_whole(1), metavar="N", help="CPU threads (default: measured, one if the cores are busy)")
+    add("--threads", type=_threads, metavar="N", help="CPU threads (default: measured, one if the cores are busy)")
     add("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs, where the device has them (default: auto)")
 
     out = command.add_argument_group("output")

@@ -103,7 +103,7 @@ def load_model(model: str, device: str, dtype: str, threads: int | None) -> Back
 
 
 def chosen_heads(backbone: Backbone, model: str, heads: str | None) -> SpatialHeads | None:
-    """The named heads file; by default what lies beside the model, or none (drafts then copy the row above)."""
+    """The named heads file; by default what lies beside the model, or none (a neighbouring code is then copied)."""
     if heads == "none":
         return None
     if heads is not None:
@@ -124,6 +124,6 @@ def _usable(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:  # torch raises either, by the kind of device
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0][:160]
         raise SSDError(f"--device: got {name!r}, which torch cannot use here ({reason}); try --device cpu") from error
     return device

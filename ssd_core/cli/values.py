@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else " up")
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= (
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= (
             most if most is not None else int(text)
         ):
             raise argparse.ArgumentTypeError(f"got {text!r}, expected {wanted}")
@@ -39,12 +40,13 @@ def real(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
 
 def size(text: str) -> tuple[int, int]:
     """`24x32`: rows and columns of codes."""
-    match = re.fullmatch(r"([1-9]\d{0,3})[x×]([1-9]\d{0,3})", text)
+    match = re.fullmatch(r"([1-9][0-9]{0,3})[x×]([1-9][0-9]{0,3})", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected rows x columns of codes such as 24x24")
     return int(match.group(1)), int(match.group(2))
 
 
+threads = whole(1, max(64, os.cpu_count() or 1))  # torch does not survive thousands
 not_negative = real("a number from 0 up", lambda value: value >= 0)
 positive = real("a number above 0", lambda value: value > 0)
 share = real("a share from 0 to 1", lambda value: 0 <= value <= 1)

@@ -109,7 +109,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise SSDError(f"cannot read {path}: {error}; download it again") from error
     if not isinstance(config, dict):
         raise SSDError(f"{path} holds {type(config).__name__}, expected a JSON object; download it again")

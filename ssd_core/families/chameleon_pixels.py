@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import Checkpoint, Source, fill
-from ..errors import SSDError
+from ..errors import ShouldStop, SSDError
 from .vqgan import VQGAN, VQGANSpec
 
 PIXELS_FILE = "vqgan.safetensors"
@@ -41,10 +41,13 @@ def empty_vqgan(shapes: Mapping[str, tuple[int, ...]], path: Path) -> VQGAN:
         raise SSDError(f"{path} is not Chameleon's VQGAN: {error}; expected {SOURCE}") from error
 
 
-def load_chameleon_pixels(folder: Path, device: torch.device, order: Tensor) -> VQGAN:
+def load_chameleon_pixels(
+    folder: Path, device: torch.device, order: Tensor, should_stop: ShouldStop | None = None
+) -> VQGAN:
     """Loads ``vqgan.safetensors`` of ``folder`` in float32; code c gets the codebook row ``order[c]`` (int64 [codes]).
 
-    Raises SSDError that says where the file comes from when it is missing, and for what does not fit.
+    Raises SSDError that says where the file comes from when it is missing, and for what does not fit; StopRequested
+    when ``should_stop`` said so.
     """
     path = folder / PIXELS_FILE
     if not path.is_file():
@@ -55,7 +58,7 @@ def load_chameleon_pixels(folder: Path, device: torch.device, order: Tensor) -> 
         raise SSDError(f"{path} has {pixels.spec.codes} codes, the model draws {len(order)}; expected {SOURCE}")
     plan: dict[str, Source | str] = {name: file_key(name) for name in pixels.state_dict()}
     plan["codebook"] = Source((file_key("codebook"),), transform=lambda book: book[order])
-    fill(pixels, checkpoint, plan, dtype=torch.float32, device=device)
+    fill(pixels, checkpoint, plan, dtype=torch.float32, device=device, should_stop=should_stop)
     return pixels.requires_grad_(False).eval()
 
 

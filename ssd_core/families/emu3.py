@@ -81,6 +81,10 @@ class Emu3Backbone(Backbone):
             )
         return grid
 
+    def check_prompt(self, prompt: str) -> None:
+        """Raises SSDError for a prompt that is no valid text, or too long whatever the size of the picture."""
+        self.prompt_ids([prompt], "", min(self.grids, key=lambda grid: self.stream(grid).length), False)
+
     def _room(self, grid: tuple[int, int]) -> int:
         """Tokens that a prompt may have."""
         rows, cols = grid
@@ -175,7 +179,10 @@ def load_emu3(
         own = Checkpoint.open(pixels_folder)
         counters = training_counters(own.tensors)
         names = pixels_plan(backbone.pixels, own.tensors, original)
-        fill(backbone.pixels, own, names, dtype=torch.float32, device=device, ignorable=counters)
+        fill(
+            backbone.pixels, own, names, dtype=torch.float32, device=device, ignorable=counters,
+            should_stop=should_stop,
+        )  # fmt: skip
         fill(backbone, checkpoint, plan, dtype=dtype, device=device, should_stop=should_stop)
     else:
         names = {f"pixels.{name}": key for name, key in pixels_plan(backbone.pixels, keys, original).items()}

@@ -202,7 +202,7 @@ def load_lumina(
     require_ids(known, _control_ids(), folder)
     order = image_order(vocabulary, FIRST_IMAGE_ID, CODES, folder)
     checkpoint = Checkpoint.open(folder)
-    pixels = load_chameleon_pixels(folder, device, order)
+    pixels = load_chameleon_pixels(folder, device, order, should_stop)
     if pixels.spec.patch != _PIXELS_PER_CODE:
         raise SSDError(f"{folder / PIXELS_FILE} has patches of {pixels.spec.patch} pixels, expected {_PIXELS_PER_CODE}")
     plan = _plan(shape.decoder)

@@ -21,7 +21,12 @@ from .server import ComfyServer, ServerError
 FILE = dev.ROOT / "tests" / "comfy" / "golden_nodes.json"
 PREFIX = "SSD"
 # Inputs whose choices are, but for the default, the files of the moment.
-LISTS_FILES = {("SSDLoadBackbone", "backbone"), ("SSDLoadHeads", "heads"), ("SSDLoadTokens", "file")}
+LISTS_FILES = {
+    ("SSDLoadBackbone", "backbone"),
+    ("SSDLoadHeads", "heads"),
+    ("SSDLoadTokens", "file"),
+    ("SSDTrainHeads", "start_from"),
+}
 FROZEN_OPTIONS = ("default", "min", "max", "multiline", "control_after_generate", "forceInput")
 
 

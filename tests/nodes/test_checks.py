@@ -153,6 +153,26 @@ def test_rows_are_counted_in_encoded_and_in_saved_tokens(pack, said, comfy):
     assert said(load=gone, sampler={"keep_rows": 16, "tokens": ["load", 0]}) is True  # the loader's check tells
 
 
+def test_saved_tokens_must_be_the_backbones_and_as_many_pictures_as_are_drawn(pack, said, graph, comfy):
+    tokens, checks = pack("core").core("tokens"), pack("checks")
+
+    def saved(name, count, info):
+        file = comfy.base / "input" / name
+        tokens.save_tokens(file, tokens.ARTokens(torch.zeros(count, 24, 24, dtype=torch.int64), info))
+        return ("SSDLoadTokens", {"file": name})
+
+    link = {"tokens": ["load", 0]}
+    foreign = saved("foreign.safetensors", 1, {"backbone": "emu3-gen"})
+    assert "were made with emu3-gen" in said(load=foreign, sampler=link)
+    decode = ("SSDDecodeTokens", {"backbone": ["backbone", 0], **link})
+    assert "were made with emu3-gen" in checks.answer(checks.decoder, graph("decode", load=foreign, decode=decode))
+    three = saved("three.safetensors", 3, {})
+    assert "are 3 pictures, batch_size is 2" in said(load=three, sampler={**link, "batch_size": 2})
+    assert said(load=three, sampler={**link, "batch_size": 3}) is True
+    assert checks.answer(checks.decoder, graph("decode", load=three, decode=decode)) is True
+    assert said(load=saved("one.safetensors", 1, {}), sampler={**link, "batch_size": 2}) is True
+
+
 # --- what a hand-written graph may hold ---
 
 

@@ -87,6 +87,21 @@ def test_weights_that_fit_only_in_part_are_an_error(pack, models):
         models.make_resident(backbone, None, 0)
 
 
+def test_weights_that_are_not_placed_at_all_are_an_error(pack, models, comfy):
+    comfy.device = torch.device("meta")  # stands for a GPU
+    backbone = models.load_backbone(BUILT_IN, "auto")
+    with pytest.raises(pack("errors").NodeError, match="left the weights on cpu, as it does with --novram"):
+        models.make_resident(backbone, None, 0)
+
+
+def test_stop_is_heard_while_heads_are_loaded(pack, models, comfy):
+    backbone = models.load_backbone(BUILT_IN, "auto")
+    comfy.stop_at = comfy.polls + 5
+    with pytest.raises(pack("host.stop").Stopped):
+        models.load_heads(backbone, "built in")
+    assert models.load_heads(backbone, "built in").module.spec.vertical
+
+
 def test_stop_is_heard_while_loading(pack, models, comfy):
     comfy.stop = True
     with pytest.raises(pack("host.stop").Stopped):
