@@ -52,6 +52,8 @@ class RowsEvent:
 class Report:
     """Figures of a finished run. ``seconds`` by phase: prompt, draft, forward, sample, pixels, total.
 
+    On a GPU the host runs ahead of the device, and what it waits for counts where it waits (in ``sample``).
+
     ``acceptance`` is the share of drafted codes that a verification left as they were; ``acceptance_by_round`` splits
     it by how often a code had been verified before (16 rounds and more in the last), ``acceptance_by_direction`` by
     the kind of draft, first verification only. ``graphs``: what came of CUDA graphs; begins with "off" where none was
