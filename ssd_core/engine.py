@@ -25,7 +25,7 @@ from .runner import Eager, Runner, StepFunction
 from .sampling import Sampling, Trouble
 from .schedule import Schedule, Step
 from .start import Start
-from .state import DRAFTING, FIRST_CHANGED, VERIFYING, DecodeState
+from .state import DRAFTING, FIRST_CHANGED, VERIFYING, DecodeState, Outcome
 from .stream import Stream
 
 OnRows = Callable[[RowsEvent], None]
@@ -143,13 +143,14 @@ class Engine:
         if step.refeed:
             feed_from = [min(clean, max(front - 1, 0)) for clean, front in zip(state.clean, starts, strict=True)]
         with meter.phase("forward"):
-            self._feed(feed_from, [end - 1 for end in ends], "verify" if step.verify else "commit")
+            fed = self._feed(feed_from, [end - 1 for end in ends], "verify" if step.verify else "commit")
         first_changed: list[int | None] = [None] * state.batch
         if step.verify:
             with meter.phase("sample"):
                 self._coupling.prepare(ends)
                 self._corrector.correct(starts, ends)
                 first_changed = self._fetch()
+            state.outcome = Outcome.of(state, fed, starts, ends, first_changed)
             state.drafted = [max(drafted, end) for drafted, end in zip(state.drafted, ends, strict=True)]
             self._emit("corrected", state.board.changed[:, : state.stream.length])
         elif step.draft:
@@ -165,11 +166,14 @@ class Engine:
         if state.front != starts:
             self._tell_accepted()
 
-    def _feed(self, starts: list[int], ends: list[int], kind: str) -> None:
-        """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them."""
+    def _feed(self, starts: list[int], ends: list[int], kind: str) -> int:
+        """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them.
+
+        Returns how many tokens wide the forward was.
+        """
         width = self._feeder.feed(starts, ends, once=kind == "prefill")
         if width == 0:
-            return
+            return 0
         state = self.state
         for image, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if end > start:
@@ -177,6 +181,7 @@ class Engine:
                 state.computed[image] = max(state.computed[image], end + 1)
         self._meter.forwards[kind] += 1
         self._meter.fed_tokens += width
+        return width
 
     def _fetch(self) -> list[int | None]:
         """Waits for the device, once a step: each image's first changed position. Raises if logits were damaged."""

@@ -56,8 +56,8 @@ class Report:
 
     ``acceptance`` is the share of drafted codes that a verification left as they were; ``acceptance_by_round`` splits
     it by how often a code had been verified before (16 rounds and more in the last), ``acceptance_by_direction`` by
-    the kind of draft, first verification only. ``graphs``: what came of CUDA graphs; begins with "off" where none was
-    used, and says why.
+    the kind of draft, first verification only. ``auto`` is what the schedule ``Auto`` chose and why. ``graphs``: what
+    came of CUDA graphs; begins with "off" where none was used, and says why.
     """
 
     decoder: str
@@ -72,6 +72,7 @@ class Report:
     acceptance_by_round: list[float] = field(default_factory=list)
     acceptance_by_direction: dict[str, float] = field(default_factory=dict)
     tokens_per_second: float = 0.0
+    auto: dict[str, Any] | None = None
     graphs: str = "off"
 
     @property

@@ -52,6 +52,7 @@ class FakeComfy:
         self.bf16, self.fp16 = True, True
         self.args = SimpleNamespace()
         self.vram = SimpleNamespace(name="NORMAL_VRAM")
+        self.free = 2**36
         self.stop = False
         self.polls = 0
         self.stop_at: int | None = None
@@ -102,6 +103,7 @@ class FakeComfy:
             "is_device_cpu": lambda device: device.type == "cpu",
             "should_use_bf16": lambda device: self.bf16,
             "should_use_fp16": lambda device: self.fp16,
+            "get_free_memory": lambda device: self.free,
             "load_models_gpu": lambda models, **wishes: self.loads.append((models, wishes)),
         }
 

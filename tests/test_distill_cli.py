@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +20,8 @@ from distill_worker import allow_small_sizes
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from ssd_core.cli import main
+from ssd_core import AR, Rolling, generate, load_backbone, load_heads
+from ssd_core.cli import distill, main
 from ssd_core.distill.state import STATE_FILE
 from ssd_core.heads import HeadsSpec, SpatialHeads, read_heads_spec, save_heads
 
@@ -91,7 +95,8 @@ def whole_way(ssd: Callable[..., str], model: list[object], size: str, prompt: s
     kill_when(lambda: len(list(one.glob("*.safetensors"))) >= 2, *collect, "-o", one)
     assert 2 <= len(shards(one)) < 20
     said = ssd(*collect, "-o", one)
-    assert "40 pictures, about" in said
+    left = int(re.search(r"40 pictures, (\d+) still to draw, about \d+ s of drawing", said)[1])  # type: ignore[index]
+    assert left in range(2, 40, 2)
     ssd(*collect, "-o", whole)
     assert shards(one) == shards(whole)
     assert len(shards(one)) == 20
@@ -155,6 +160,18 @@ def test_every_family_goes_the_whole_way(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks after torch was imported")
+def test_drawing_and_training_may_be_killed_before_any_file_operation(tmp_path: Path) -> None:
+    """See ``killed_anywhere``: every place in turn; shards, state and heads end up as in an uninterrupted run."""
+    command = [sys.executable, str(TESTS / "killed_anywhere.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    places = [int(number) for number in done.stdout.split()]
+    assert places[0] >= 3 * 4  # each shard is opened, given its mode and renamed; folder and index
+    assert places[1] >= 3 * 8  # best heads, state, plot and log of every step
+
+
+@pytest.mark.slow
 def test_the_embedded_models_heads_learn(ssd: Callable[..., str], tmp_path: Path) -> None:
     """A short run on the real model, fixed seeds: vertical head 1 is accepted far more often than at the beginning."""
     ssd("distill", "collect", "-o", tmp_path / "s", "--pictures", 16, "--size", "16x16", "--threads", 1)
@@ -205,6 +222,27 @@ def test_two_processes_make_the_heads_of_one(ssd: Callable[..., str], tiny_model
     assert read_heads_spec(tmp_path / "two.safetensors").notes["training"]["processes"] == 2  # type: ignore[index]
 
 
+def test_a_partial_set_goes_from_training_to_its_recommended_preset(
+    tiny_model: Path, tmp_path: Path, ssd: Callable[..., str]
+) -> None:
+    """Vertical heads 1 and 2 alone; what `evaluate` recommends is in the loaded heads and makes a schedule."""
+    model, out = ["--model", tiny_model, "--threads", 1], tmp_path / "heads.safetensors"
+    ssd("distill", "collect", *model, "-o", tmp_path / "s", "--pictures", 8)
+    ssd("distill", "train", *model, tmp_path / "s", "-o", out, "--steps", 2, "--vertical", 1, 2, "--horizontal")
+    said = ssd("distill", "evaluate", *model, out, "--pictures", 1)
+    backbone = load_backbone(tiny_model)
+    heads = load_heads(backbone, out)
+    assert (heads.spec.horizontal, heads.spec.vertical) == ((), (1, 2))
+    wish: Any = heads.spec.notes["recommended"]
+    assert f"recommended: {wish['preset']}, {wish['window_rows']} rows, tolerance {wish['tolerance']:g}" in said
+    assert wish["preset"] == ("balanced" if wish["tolerance"] else "exact")
+    schedule = Rolling(window_rows=wish["window_rows"], tolerance=wish["tolerance"])
+    drawn = generate(backbone, "a cat", heads=heads, schedule=schedule, seed=3)
+    assert drawn.report.settings["drafts"] == "heads"
+    plain = generate(backbone, "a cat", schedule=AR(), seed=3)
+    assert wish["tolerance"] or torch.equal(drawn.tokens, plain.tokens)
+
+
 def test_ctrl_c_writes_the_best_heads_so_far(tiny_model: Path, tmp_path: Path, ssd: Callable[..., str]) -> None:
     ssd("distill", "collect", "--model", tiny_model, "--pictures", 8, "-o", tmp_path / "s", "--threads", 1)
     out = tmp_path / "heads.safetensors"
@@ -217,21 +255,38 @@ def test_ctrl_c_writes_the_best_heads_so_far(tiny_model: Path, tmp_path: Path, s
         text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    while not process.stdout.readline().startswith("step"):
+    while not process.stdout.readline().startswith("step 1 "):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     said, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert "stopping after this step" in err
+    assert "stopping" in err
     assert "stopped; " in said
     assert read_heads_spec(out).vertical == (1,)
 
 
+def test_ctrl_c_before_the_first_step_writes_no_heads(
+    tiny_model: Path, tmp_path: Path, ssd: Callable[..., str], capsys, monkeypatch
+) -> None:
+    ssd("distill", "collect", "--model", tiny_model, "--pictures", 8, "-o", tmp_path / "s", "--threads", 1)
+    monkeypatch.setattr(distill, "_gentle_stop", lambda: nullcontext(lambda: True))
+    out = tmp_path / "heads.safetensors"
+    assert main(["distill", "train", "--model", str(tiny_model), str(tmp_path / "s"), "-o", str(out)]) == 130
+    assert "before its first step; no heads were written" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_estimates_come_without_the_work(tiny_model: Path, tmp_path: Path, ssd: Callable[..., str]) -> None:
-    said = ssd("distill", "collect", "--model", tiny_model, "-o", tmp_path / "s", "--pictures", 8, "--estimate")
-    assert "6x6: 8 pictures, about " in said
+    """Of what is still to draw: nothing when all is there, a part's own share for a part."""
+    collect = ["distill", "collect", "--model", tiny_model, "-o", tmp_path / "s", "--pictures", 24, "--threads", 1]
+    said = ssd(*collect, "--size", "6x6", "--size", "4x6", "--estimate")
+    assert re.fullmatch(r"(\dx6: 24 pictures, about \d+ s of drawing, 0\.0 MB on disk\n){2}", said)
     assert shards(tmp_path / "s") == {}
-    ssd("distill", "collect", "--model", tiny_model, "-o", tmp_path / "s", "--pictures", 8, "--shard", "1/1")
+    said = ssd(*collect, "--shard", "2/3")
+    assert said.startswith("6x6: 24 pictures, 8 to draw in part 2 of 3, about ")
+    assert ssd(*collect, "--estimate").startswith("6x6: 24 pictures, 16 still to draw, about ")
+    ssd(*collect)
+    assert ssd(*collect, "--estimate") == "6x6: 24 pictures, all there\n"
     said = ssd("distill", "train", "--model", tiny_model, tmp_path / "s", "-o", tmp_path / "h", "--estimate")
     assert said.startswith("memory: ")
     assert not (tmp_path / "h").exists()

@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from toys import ToyBackbone, toy_heads
 
-from ssd_core import Rolling, Sampling, SSDError, StopRequested
+from ssd_core import AR, Rolling, Sampling, SSDError, StopRequested, generate
 from ssd_core.distill.estimate import estimate_drawing
-from ssd_core.distill.samples import Part, collect, digest, read_samples
+from ssd_core.distill.samples import Part, collect, digest, missing, read_samples
 
 PROMPTS = ["ab", "c", "", "dea", "b", "ee", "da"]
 
@@ -57,6 +57,17 @@ def test_parts_together_are_the_whole(tmp_path: Path) -> None:
         Part(4, 3)
 
 
+def test_what_is_missing_is_what_would_be_drawn(tmp_path: Path) -> None:
+    plan: dict[str, object] = {"grid": (3, 4), "batch": 2}
+    assert missing(PROMPTS, tmp_path / "none", **plan) == PROMPTS  # type: ignore[arg-type]
+    draw(tmp_path, part=Part(2, 3))  # the second of the four shards
+    assert missing(PROMPTS, tmp_path, **plan) == [*PROMPTS[:2], *PROMPTS[4:]]  # type: ignore[arg-type]
+    assert missing(PROMPTS, tmp_path, **plan, part=Part(2, 3)) == []  # type: ignore[arg-type]
+    draw(tmp_path)
+    assert missing(PROMPTS, tmp_path, **plan) == []  # type: ignore[arg-type]
+    assert missing([*PROMPTS, "f"], tmp_path, **plan) == ["da", "f"]  # type: ignore[arg-type]
+
+
 def test_pictures_can_be_added(tmp_path: Path) -> None:
     """A call with more prompts keeps whole shards and fills up the last one; one with fewer changes nothing."""
     draw(tmp_path / "grown", prompts=PROMPTS[:3])
@@ -76,6 +87,30 @@ def test_exact_mode_draws_the_same_pictures(tmp_path: Path) -> None:
     assert digest(plain) == digest(exact) != digest(plain[1:])
     with pytest.raises(SSDError, match="need exact decoding, got tolerance 4"):
         draw(tmp_path / "no", backbone, schedule=Rolling(tolerance=4.0))
+
+
+def test_seeds_go_round_at_their_end(tmp_path: Path) -> None:
+    """Picture k has seed + k modulo 2**64, in whichever shard and however many are drawn at once."""
+    backbone = ToyBackbone(3, 4)
+    draw(tmp_path / "end", backbone, seed=2**64 - 3)
+    draw(tmp_path / "single", backbone, seed=2**64 - 3, at_once=1)
+    assert files(tmp_path / "end") == files(tmp_path / "single")
+    pictures = torch.cat([shard.tokens for shard in read_samples(tmp_path / "end", "toy-1")])
+    for number, seed in ((2, 2**64 - 1), (3, 0), (6, 3)):
+        assert torch.equal(pictures[number], generate(backbone, PROMPTS[number], schedule=AR(), seed=seed).tokens[0])
+    for seed in (-1, 2**64):
+        with pytest.raises(SSDError, match="seed must be from 0"):
+            draw(tmp_path / "none", backbone, seed=seed)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_share_that_is_drawn_is_told_row_by_row(tmp_path: Path) -> None:
+    """Seven pictures in shards of two; what was there already counts when the next shard is drawn."""
+    shares: list[float] = []
+    draw(tmp_path, at_once=1, on_share=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert {round(share * 21) for share in shares} == set(range(22))  # three rows a picture
 
 
 @pytest.mark.parametrize(

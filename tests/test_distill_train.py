@@ -12,10 +12,10 @@ from copying_rows import CopyingBackbone
 from safetensors.torch import load_file
 from toys import ToyBackbone, randomise, toy_heads
 
-from ssd_core import Rolling, SSDError, StopRequested, generate, load_heads
-from ssd_core.distill import StepInfo, TrainSettings, make_heads
+from ssd_core import Rolling, SSDError, generate, load_heads
+from ssd_core.distill import StepInfo, TrainSettings
 from ssd_core.distill.acceptance import expected_acceptance
-from ssd_core.distill.log import LOG_FILE, plot
+from ssd_core.distill.log import LOG_FILE, plot, read_log
 from ssd_core.distill.samples import Samples, collect, read_samples
 from ssd_core.distill.session import Wanted, split, train_file
 from ssd_core.distill.state import STATE_FILE
@@ -156,14 +156,16 @@ def test_the_file_says_what_it_is(toy: ToyBackbone, shards: list[Samples], tmp_p
     assert notes["training"]["steps"] == result.steps == 24  # type: ignore[index]
     assert set(notes["acceptance"]) == {"horizontal 1", "horizontal 2", "vertical 1"}  # type: ignore[call-overload]
     assert [info.step for info in infos] == [*range(25), 24]
-    assert infos[-1].acceptance is not None
+    last = infos[-1].measured
+    assert last is not None
     with (tmp_path / "work" / LOG_FILE).open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 26
     assert float(rows[4]["loss vertical 1"]) == pytest.approx(infos[4].losses["vertical 1"], abs=1e-5)
     assert rows[4]["acceptance vertical 1"] == ""
-    assert float(rows[-1]["acceptance vertical 1"]) == pytest.approx(infos[-1].acceptance["vertical 1"], abs=1e-5)
-    picture = plot(tmp_path / "work" / LOG_FILE, (400, 300))
+    assert float(rows[-1]["acceptance vertical 1"]) == pytest.approx(last.acceptance["vertical 1"], abs=1e-5)
+    assert float(rows[-1]["held-out loss vertical 1"]) == pytest.approx(last.losses["vertical 1"], abs=1e-5)
+    picture = plot(read_log(tmp_path / "work" / LOG_FILE), (400, 300))
     assert picture.size == (400, 300)
     assert len(picture.getcolors(10**6) or ()) > 5
     run = generate(toy, "ab", heads=load_heads(toy, out), schedule=Rolling(window_rows=2))
@@ -177,8 +179,8 @@ def test_the_best_heads_are_kept_when_training_goes_wrong(toy: ToyBackbone, shar
     means: list[float] = []
 
     def note(info: StepInfo) -> None:
-        if info.acceptance is not None:
-            means.append(sum(info.acceptance.values()) / 3)
+        if info.measured is not None:
+            means.append(sum(info.measured.acceptance.values()) / 3)
 
     result = train_file(toy, shards, tmp_path / "h.safetensors", SMALL, rising, work=tmp_path / "w", on_step=note)
     assert means[-1] < max(means) - 0.02
@@ -202,6 +204,21 @@ def test_a_stop_keeps_what_there_is(toy: ToyBackbone, shards: list[Samples], tmp
     )  # fmt: skip
     assert (result.stopped, result.steps) == (True, 7)
     assert load_heads(toy, tmp_path / "h.safetensors").offsets("horizontal") == (1, 2)
+
+
+def test_beginning_again_deletes_nothing_but_the_runs_own_files(
+    toy: ToyBackbone, shards: list[Samples], tmp_path: Path
+) -> None:
+    out, work = tmp_path / "heads.safetensors", tmp_path / "work"
+    first = train_file(toy, shards, out, SMALL, SETTINGS, work=work)
+    (work / "thesis.txt").write_text("mine", encoding="utf-8")
+    before = sorted(path.name for path in work.iterdir())
+    with pytest.raises(SSDError):
+        train_file(toy, shards, out, SMALL, SETTINGS, work=work, restart=True, start_from=tmp_path / "gone")
+    assert sorted(path.name for path in work.iterdir()) == before
+    again = train_file(toy, shards, out, SMALL, SETTINGS, work=work, restart=True)
+    assert again.steps == first.steps
+    assert (work / "thesis.txt").read_text(encoding="utf-8") == "mine"
 
 
 def test_other_heads_of_the_start_file_stay(toy: ToyBackbone, shards: list[Samples], tmp_path: Path) -> None:
@@ -248,36 +265,23 @@ def test_a_known_answer_is_learned(tmp_path: Path) -> None:
     assert run.report.acceptance_by_direction["vertical"] >= 0.99
 
 
-def test_one_call_from_prompts_to_heads(toy: ToyBackbone, tmp_path: Path) -> None:
-    """Draws, trains and writes within its budget; a second call goes on; a stop while drawing leaves the shards."""
-    settings = replace(SETTINGS, steps=10)
-    options = {"work": tmp_path / "w", "pictures": 16, "minutes": 1.0, "vertical": (1, 2), "settings": settings}
-    with pytest.raises(StopRequested):
-        make_heads(toy, ["ab", "c"], tmp_path / "h.safetensors", should_stop=lambda: True, **options)  # type: ignore[arg-type]
-    drawn: list[tuple[int, int]] = []
-    result = make_heads(
-        toy, ["ab", "c"], tmp_path / "h.safetensors", horizontal=(1,), on_draw=lambda *n: drawn.append(n), **options
-    )  # type: ignore[arg-type]
-    assert drawn == [(1, 2), (2, 2)]
-    assert (result.steps, result.pictures, result.stopped) == (10, 15, False)
-    assert result.heads.spec.vertical == (1, 2)
-    steps: list[int] = []
-    again = make_heads(
-        toy, ["ab", "c"], tmp_path / "h.safetensors", horizontal=(1,), on_draw=lambda *n: drawn.append(n),
-        on_step=lambda info: steps.append(info.step), **options,
-    )  # type: ignore[arg-type] # fmt: skip
-    assert (again.steps, len(drawn), steps) == (10, 2, [10])
-    with pytest.raises(SSDError, match="no prompts"):
-        make_heads(toy, [], tmp_path / "h.safetensors", **options)  # type: ignore[arg-type]
-    with pytest.raises(SSDError, match="at least 2 pictures"):
-        make_heads(toy, ["a"], tmp_path / "h.safetensors", work=tmp_path, pictures=1)
-    with pytest.raises(SSDError, match="cannot draw 9x9"):
-        make_heads(toy, ["a"], tmp_path / "h.safetensors", work=tmp_path, grids=[(9, 9)])
-
-
 def test_bfloat16_autocast_trains_full_precision_weights(toy: ToyBackbone, shards: list[Samples]) -> None:
     heads = toy_heads(toy, 1, 1)
     before = expected_acceptance(toy, heads, shards)["vertical 1"]
     train_heads(toy, heads, shards, replace(SETTINGS, steps=100, autocast=True))
     assert next(heads.parameters()).dtype == torch.float32
     assert expected_acceptance(toy, heads, shards)["vertical 1"] > before + 0.03
+
+
+def test_held_out_losses_are_the_training_loss_of_pictures_never_seen(toy: ToyBackbone, shards: list[Samples]) -> None:
+    """Without the KL term and prompts dropped, what a step reports for its pictures is what is measured on them."""
+    heads, infos = toy_heads(toy, 2, 1), []
+    randomise(heads, 4, 0.1)
+    settings = TrainSettings(steps=1, batch=20, micro_batch=20, unconditional=0.0, learning_rate=1e-3)
+    train_heads(toy, heads, shards, settings, infos.append, held_out=shards)
+    before, step, after = infos
+    assert before.measured is not None
+    assert after.measured is not None
+    for name, loss in step.losses.items():
+        assert before.measured.losses[name] == pytest.approx(loss, rel=1e-4)
+        assert after.measured.losses[name] < loss

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
-from ssd_core.families import ASSETS
+from ssd_core.distill.losses import each_head, head_name
 from ssd_core.families.emoji import EmojiBackbone
+from ssd_core.families.loaders import ASSETS
 from ssd_core.heads import HeadsSpec, SpatialHeads
 from ssd_core.transformer import CacheWindow, Decoder, KVCache, rope_table
 
@@ -183,3 +184,12 @@ def test_pictures() -> None:
     assert again.shape == got.tokens.shape
     repeated = backbone.decode_pixels(again)
     assert float((repeated - got.images).abs().mean()) < 0.05
+
+
+def test_the_heads_file_says_what_it_is() -> None:
+    """In the form in which `distill` writes it, so that whoever reads one file can read all."""
+    spec = built_in_heads().spec
+    assert {"grids", "training", "acceptance", "recommended", "licence", "author"} <= spec.notes.keys()
+    names = {head_name(*name) for name in each_head(SpatialHeads(spec), (24, 24))}
+    assert dict(spec.notes["acceptance"]).keys() == names  # type: ignore[call-overload]
+    assert dict(spec.notes["recommended"]).keys() == {"preset", "window_rows", "tolerance"}  # type: ignore[call-overload]

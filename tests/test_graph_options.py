@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ssd_core
+from ssd_core import compare
 from ssd_core.cli import bench, main, setup
 from ssd_core.summary import comparison_text, report_text
 
@@ -22,7 +23,7 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told.append(settings["graphs"])
         return ssd_core.generate(*arguments, **settings)
 
-    for module in (setup, bench, ssd_core.compare):
+    for module in (setup, bench, compare):
         monkeypatch.setattr(module, "generate", noting)
     return told
 
@@ -62,7 +63,7 @@ def test_another_word_is_refused(command: str, capsys: pytest.CaptureFixture[str
 
 def test_reports_tell_of_graphs_where_there_could_be_any(tiny_model: Path) -> None:
     backbone = ssd_core.load_backbone(tiny_model)
-    comparison = ssd_core.compare.compare(backbone, "cat", grid=(4, 4))
+    comparison = compare.compare(backbone, "cat", grid=(4, 4))
     texts = [report_text(comparison.ssd), comparison_text(comparison)]
     assert not any("graphs" in text for text in texts)
     comparison.ssd.report.settings["device"] = "cuda:0"

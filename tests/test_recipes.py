@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from recipes.emoji_scenes import heads
 from recipes.emoji_scenes.captions import KINDS, draw_spec
 from recipes.emoji_scenes.model import encode_prompts, rotary_of
 from recipes.emoji_scenes.scene import place
-from ssd_core import load_backbone
+from ssd_core import load_backbone, load_heads
+from ssd_core.distill.samples import Samples, collect
 from ssd_core.families.emoji import EmojiBackbone
 from ssd_core.transformer import rope_table
 
@@ -63,3 +67,22 @@ def test_scenes_keep_what_their_captions_say() -> None:
                 "below": down > other_down,
             }
             assert holds[spec.relation]
+
+
+def test_the_heads_are_made_by_distillation(tiny_model: Path, tmp_path: Path, monkeypatch) -> None:
+    """The recipe adds scenes and settings to `ssd_core.distill`: its file is one that `distill train` would write."""
+    tiny = load_backbone(tiny_model)
+    for name, count in (("train", 6), ("held_out", 2)):
+        collect(tiny, ["a cat"] * count, tmp_path / name, grid=(6, 6), seed=count, batch=4)
+    scenes = Samples(torch.zeros(3, 6, 6, dtype=torch.int64), ["two cats"] * 3)
+    monkeypatch.setattr(heads, "load_backbone", lambda: tiny)
+    monkeypatch.setattr(heads, "rendered_scenes", lambda backbone, scenes_wanted: [scenes])
+    monkeypatch.setattr(heads, "LOGS", tmp_path / "logs")
+    out = tmp_path / "heads.safetensors"
+    heads.train(tmp_path, scenes=3, minutes=0.02, neighbours=1, out=out)
+    spec = load_heads(tiny, out).spec
+    assert (spec.horizontal, spec.vertical, spec.neighbours) == ((1, 2, 3, 4, 5), (1, 2, 3), 1)
+    training: Any = spec.notes["training"]
+    assert (training["pictures"], training["settings"]["kl_weight"]) == (9, 1.0)
+    assert training["steps"] == len((tmp_path / "logs" / "heads.csv").read_text().splitlines()) - 3  # title, two ends
+    assert spec.notes["licence"] == "Apache-2.0"

@@ -97,6 +97,11 @@ def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
         )
 
 
+def free_bytes(device: torch.device) -> float:
+    """What can still be allocated on a device, by ComfyUI's count."""
+    return float(management.get_free_memory(device))
+
+
 def to_output(images: Tensor) -> Tensor:
     """Images float32 [batch, height, width, 3] where ComfyUI keeps what flows between nodes."""
     return images.to(device=management.intermediate_device(), dtype=torch.float32)

@@ -61,7 +61,7 @@ class HeadsHandle:
 def backbone_source(choice: str) -> Path:
     """The folder of a choice of Load AR Backbone. Raises NodeError when it is missing."""
     if choice == BUILT_IN_BACKBONE:
-        return Path(core("families").ASSETS)
+        return Path(core("families.loaders").ASSETS)
     return folders.backbone_folder(choice)
 
 

@@ -89,8 +89,8 @@ def train(
     )  # fmt: skip
 
     def on_step(info: StepInfo) -> None:
-        if info.step % 25 == 1 or info.acceptance is not None:
-            figures = info.acceptance or info.losses
+        if info.step % 25 == 1 or info.measured is not None:
+            figures = info.losses if info.measured is None else info.measured.acceptance
             print(info.step, f"{info.seconds:.0f}s", {name: round(v, 3) for name, v in figures.items()}, flush=True)
 
     work = folder / "training"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..noise import image_seeds
 from ..sampling import Sampling

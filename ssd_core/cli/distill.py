@@ -18,12 +18,12 @@ from ..distill.estimate import GIB, SMALL_CARD, estimate_drawing, fitting, in_wo
 from ..distill.evaluate import Evaluation, acceptance_table, evaluate, schedules_table
 from ..distill.prompts import check_prompts, plan_prompts, read_prompts, starter_prompts
 from ..distill.ranks import Ranks
-from ..distill.samples import Part, Samples, claim, collect, read_samples
+from ..distill.samples import Part, Samples, claim, collect, missing, read_samples
 from ..distill.session import Wanted, train_file
 from ..distill.train import StepInfo
-from ..errors import ShouldStop, SSDError
-from ..families import load_backbone
+from ..errors import ShouldStop, SSDError, StopRequested
 from ..families.base import Backbone
+from ..families.loaders import load_backbone
 from ..heads import update_notes
 from ..hub import gigabytes
 from ..load import load_heads
@@ -60,31 +60,42 @@ def _collect(options: CollectOptions) -> None:
     exact = options.mode == "exact"
     schedule: Schedule | None = default_schedule(backbone.device.type) if exact else None
     heads = chosen_heads(backbone, options.model, options.heads) if exact else None
-    sizes = options.size or [backbone.default_grid]
-    for number, grid in enumerate(sizes):
+    jobs = []
+    for number, grid in enumerate(options.size or [backbone.default_grid]):
         planned = plan_prompts(prompts, options.pictures, options.seed, options.empty)
-        seed = options.seed + number * _SEED_STEP
+        seed = (options.seed + number * _SEED_STEP) % 2**64
         claim(backbone, planned, options.output, grid=grid, seed=seed, batch=options.batch, sampling=sampling)
-        rows, cols = grid
-        if part.number == 1:
-            estimate = estimate_drawing(
-                backbone, planned, grid=grid, batch=options.batch, sampling=sampling, schedule=schedule, heads=heads
-            )
-            each = f", {in_words(estimate.seconds / part.of)} for each of {part.of} parts" if part.of > 1 else ""
-            print(
-                f"{rows}x{cols}: {len(planned)} pictures, about {in_words(estimate.seconds)} of drawing{each}, "
-                f"{gigabytes(estimate.bytes)} on disk",
-                flush=True,
-            )
-        if options.estimate:
-            continue
-        say = _shard_line(f"{rows}x{cols}", part)
+        jobs.append((grid, planned, seed))
+        if ranks.first:
+            left = missing(planned, options.output, grid=grid, batch=options.batch, part=options.shard)
+            print(f"{grid[0]}x{grid[1]}: {_work(len(planned), len(left), options.shard)}", end="", flush=True)
+            if left:
+                estimate = estimate_drawing(
+                    backbone, left, grid=grid, batch=options.batch, sampling=sampling, schedule=schedule, heads=heads
+                )
+                time_left = in_words(estimate.seconds / ranks.world)
+                among = f" by each of {ranks.world} processes" if ranks.world > 1 else ""
+                print(f", about {time_left} of drawing{among}, {gigabytes(estimate.bytes)} on disk", end="")
+            print(flush=True)
+    if options.estimate:
+        return
+    for grid, planned, seed in jobs:
         collect(
             backbone, planned, options.output, grid=grid, seed=seed, batch=options.batch, sampling=sampling,
-            schedule=schedule, heads=heads, part=part, on_shard=say,
+            schedule=schedule, heads=heads, part=part, on_shard=_shard_line(f"{grid[0]}x{grid[1]}", part),
         )  # fmt: skip
-    if not options.estimate and part.number == 1:
+    if part.number == 1:
         print(f"pictures are in {options.output}")
+
+
+def _work(planned: int, left: int, part: Part | None) -> str:
+    """How many pictures there are to draw."""
+    text = f"{planned} pictures"
+    if part is not None:
+        text += f", {left} to draw in part {part.number} of {part.of}"
+    elif left < planned:
+        text += f", {left} still to draw" if left else ", all there"
+    return text
 
 
 def _sampling(options: CollectOptions, backbone: Backbone) -> Sampling:
@@ -145,10 +156,15 @@ def _train(options: TrainOptions) -> None:
     settings = replace(options.settings, autocast=autocast)
     say = _step_line() if ranks.first else None
     with ranks.joined(backbone.device.type), _gentle_stop() as should_stop:
-        result = train_file(
-            backbone, shards, options.output, wanted, settings, work=options.work, held_out=held_out,
-            start_from=options.start_from, restart=options.restart, ranks=ranks, on_step=say, should_stop=should_stop,
-        )  # fmt: skip
+        try:
+            result = train_file(
+                backbone, shards, options.output, wanted, settings, work=options.work, held_out=held_out,
+                start_from=options.start_from, restart=options.restart, ranks=ranks, on_step=say,
+                should_stop=should_stop,
+            )  # fmt: skip
+        except StopRequested as stop:
+            print(f"{stop}; no heads were written", file=sys.stderr)
+            raise KeyboardInterrupt from stop
     if ranks.first:
         how = "stopped; " if result.stopped else ""
         print(f"{how}{result.steps} steps on {result.pictures} pictures; expected acceptance on held-out pictures:")
@@ -190,17 +206,18 @@ def _say_memory(options: TrainOptions, wanted: Wanted, backbone: Backbone, shard
 
 
 def _step_line() -> Callable[[StepInfo], None]:
-    """Says now and then how training goes, and every measured acceptance."""
+    """Says now and then how training goes, and whatever was measured on held-out pictures."""
     said = 0.0
 
     def say(info: StepInfo) -> None:
         nonlocal said
         now = time.perf_counter()
-        if info.acceptance is not None:
-            mean = sum(info.acceptance.values()) / len(info.acceptance)
-            nearest = {name: value for name, value in info.acceptance.items() if name.endswith(" 1")}
-            text = "  ".join(f"{name} {value:.3f}" for name, value in nearest.items())
-            print(f"step {info.step}: expected acceptance {text}  mean {mean:.3f}", flush=True)
+        if info.measured is not None:
+            found, missed = info.measured.acceptance, info.measured.losses
+            nearest = [name for name in found if name.endswith(" 1")]
+            text = "  ".join(f"{name} {found[name]:.3f} (feature loss {missed[name]:.3f})" for name in nearest)
+            mean = sum(found.values()) / len(found)
+            print(f"step {info.step}: held out: expected acceptance {text}  mean {mean:.3f}", flush=True)
         elif now - said >= _SAY_EVERY or info.step == 1:
             said = now
             losses = "  ".join(f"{name} {loss:.3f}" for name, loss in info.losses.items())
@@ -213,14 +230,14 @@ def _step_line() -> Callable[[StepInfo], None]:
 
 @contextmanager
 def _gentle_stop() -> Iterator[ShouldStop]:
-    """The first Ctrl-C ends training after its step, with the best heads written; the second one ends the program."""
+    """The first Ctrl-C ends training in good order, with the best heads written; the second one ends the program."""
     asked = False
 
     def ask(number: int, frame: object) -> None:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("stopping after this step; once more to stop at once", file=sys.stderr, flush=True)
+        print("stopping; once more to stop at once", file=sys.stderr, flush=True)
 
     before = signal.signal(signal.SIGINT, ask)
     try:

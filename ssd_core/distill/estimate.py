@@ -11,18 +11,20 @@ import torch
 
 from ..errors import ShouldStop, StopRequested
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import Direction, SpatialHeads
 from ..memory import PROMPT_TOKENS
 from ..report import RowsEvent
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
+from .losses import ANY_GRID, each_head
 from .samples import token_dtype
-from .session import Wanted, quick_settings
+from .session import Wanted
 
 GIB = 2**30
 SMALL_CARD = 24 * GIB
-_RESERVE = 1.0 * GIB  # what the CUDA context and torch's allocator keep
+RESERVE = 1.0 * GIB
+"""What the CUDA context and torch's allocator keep."""
 _TRAIN_BYTES = 16  # weight, gradient and AdamW's two moments in float32
 _PROBE_SECONDS = 2.0
 _WARM_UP_FORWARDS = 4
@@ -85,8 +87,8 @@ def estimate_drawing(
 
 @dataclass(frozen=True)
 class TrainMemory:
-    """Bytes. ``weights`` of the backbone; ``heads`` with gradients and AdamW's moments; ``activations`` of one forward
-    of the backbone and one head's forward and backward, an upper estimate."""
+    """Bytes. ``weights`` of the backbone; ``heads`` with gradients and AdamW's moments; ``activations``: what one
+    forward of the backbone, one head's forward and backward, and AdamW's step work with, an upper estimate."""
 
     weights: int
     heads: int
@@ -108,24 +110,22 @@ def training_memory(
     hidden = backbone.hidden
     weights = sum(t.numel() * t.dtype.itemsize for t in [*backbone.parameters(), *backbone.buffers()])
     with torch.device("meta"):
-        heads = sum(p.numel() for p in SpatialHeads(wanted.spec(backbone)).parameters())
+        heads = SpatialHeads(wanted.spec(backbone))
+    largest = max(p.numel() for p in heads.parameters())
+    one_head = max(sum(p.numel() for p in heads.head(*name).parameters()) for name in each_head(heads, ANY_GRID))
     length = PROMPT_TOKENS + max(backbone.stream(grid).length for grid in grids)
     tokens = micro_batch * length
     widest = 2 * spec.intermediate + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 4 * spec.hidden
     features = 3 * tokens * hidden * size  # features, embeddings, the decoder's own copy
     sources = 1 + 2 * wanted.neighbours if wanted.vertical else 1
-    # Inputs in float32, then mix, norm, gate and up, product, output; the backward pass holds as much again.
-    head = tokens * (2 * sources + 12) * hidden * 4 * 2
+    # In float32: inputs as they come and joined; mix, norm, gate and up, product, output; the backward pass's own.
+    head = tokens * (4 * sources + 14) * hidden * 4
+    # Autocast's copy of the head in bfloat16, and a gradient in both types before it is added to the others.
+    head += 2 * one_head + 6 * largest
     logits = min(kl_positions, tokens) * backbone.codes * 4 * 5
-    return TrainMemory(weights, heads * _TRAIN_BYTES, features + max(2 * tokens * widest * size, head + logits))
-
-
-def quick_memory(backbone: Backbone, grids: Iterable[tuple[int, int]]) -> int:
-    """Bytes that ``make_heads`` needs beside the backbone's weights with its own settings."""
-    settings = quick_settings(backbone)
-    wanted = Wanted(vertical=(1, 2, 3), neighbours=1)
-    need = training_memory(backbone, wanted, grids, settings.micro_batch, settings.kl_positions)
-    return need.heads + need.activations
+    step = 8 * largest  # AdamW goes from tensor to tensor and needs two more of its size
+    working = features + max(2 * tokens * widest * size, head + logits, step)
+    return TrainMemory(weights, _TRAIN_BYTES * sum(p.numel() for p in heads.parameters()), working)
 
 
 def fitting(
@@ -146,7 +146,7 @@ def fitting(
             tuple(sorted(offset for way, offset in chosen if way == "vertical")),
             wanted.neighbours,
         )
-        if training_memory(backbone, some, grids, 1, kl_positions).total + _RESERVE <= limit:
+        if training_memory(backbone, some, grids, 1, kl_positions).total + RESERVE <= limit:
             best = some
     return best
 

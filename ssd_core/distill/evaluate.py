@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..presets import BALANCED_TOLERANCE
 from ..sampling import Sampling
@@ -21,7 +21,9 @@ from .losses import DIRECTIONS, head_name
 from .samples import Samples
 
 NLL_MARGIN = 0.1
-"""A tolerant schedule is only recommended when its mean -log p is within this share of plain decoding's."""
+"""A tolerant schedule is only recommended when its mean -log p is within this share of plain decoding's,"""
+WORTH_IT = 1.2
+"""and when it is so many times as fast as exact mode: plain decoding's own picture is not given up for little."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,12 @@ def candidates(heads: SpatialHeads, grid: tuple[int, int]) -> dict[str, Schedule
     found |= {f"exact, {rows} rows": Rolling(window_rows=rows) for rows in windows}
     tolerant = {f"balanced, {rows} rows": Rolling(window_rows=rows, tolerance=BALANCED_TOLERANCE) for rows in windows}
     found |= tolerant
-    block = _without_gap(heads.spec.horizontal)
-    if block and _without_gap(heads.spec.vertical):
-        found |= {
-            f"rounds, r = {rounds}": Rounds(rounds=rounds, first_row_block=min(5, block)) for rounds in (0, 1, 2, 6)
-        }
+    block, rows = min(5, _without_gap(heads.spec.horizontal)), _without_gap(heads.spec.vertical)
+    if block and rows:
+        found |= {f"rounds, r = {rounds}": Rounds(rounds=rounds, first_row_block=block) for rounds in (0, 1, 2, 6)}
+    if block and min(rows, grid[0]) >= 2:  # the paper's setting for Lumina
+        staged = Rounds(rounds=5, incremental_rounds=4, rows_per_block=2, first_row_block=block)
+        found["staged, b = 5, i = 4"] = staged
     return found
 
 
@@ -156,17 +159,20 @@ def evaluate(
 
 
 def recommend(rows: Sequence[Measured]) -> dict[str, Any]:
-    """The fastest rolling schedule whose likelihood is plain decoding's within ``NLL_MARGIN``, as a preset.
+    """The fastest rolling schedule as a preset: exact mode's, or a tolerant one that is near (``NLL_MARGIN``) and
+    ``WORTH_IT``.
 
     Exact mode always qualifies: its distribution is plain decoding's, however few pictures were measured.
     """
     plain = rows[0]
-    near = NLL_MARGIN * plain.nll
+    rolling = [(row, row.schedule) for row in rows if isinstance(row.schedule, Rolling)]
+    exact = min((pair for pair in rolling if not pair[1].tolerance), key=lambda pair: pair[0].seconds)
     good = [
-        (row, row.schedule) for row in rows
-        if isinstance(row.schedule, Rolling) and (row.schedule.tolerance == 0 or abs(row.nll - plain.nll) <= near)
+        (row, schedule) for row, schedule in rolling
+        if schedule.tolerance and abs(row.nll - plain.nll) <= NLL_MARGIN * plain.nll
+        and row.seconds * WORTH_IT <= exact[0].seconds
     ]  # fmt: skip
-    _, schedule = min(good, key=lambda pair: pair[0].seconds)
+    _, schedule = min(good or [exact], key=lambda pair: pair[0].seconds)
     return {
         "preset": "balanced" if schedule.tolerance else "exact",
         "window_rows": schedule.window_rows,
@@ -188,11 +194,11 @@ def acceptance_table(acceptance: dict[str, float]) -> str:
 def schedules_table(evaluation: Evaluation) -> str:
     """Forwards, speed and quality of every schedule as text."""
     plain = evaluation.schedules[0]
-    lines = [f"{'schedule':<18}{'forwards':>9}{'fewer':>7}{'faster':>8}{'kept':>7}{'NLL':>8}{'= plain':>9}"]
+    lines = [f"{'schedule':<21}{'forwards':>9}{'fewer':>7}{'faster':>8}{'kept':>7}{'NLL':>8}{'= plain':>9}"]
     for row in evaluation.schedules:
         kept = "-" if row.acceptance is None else f"{row.acceptance:.2f}"
         lines.append(
-            f"{row.name:<18}{row.forwards:>9.1f}{plain.forwards / row.forwards:>7.1f}"
+            f"{row.name:<21}{row.forwards:>9.1f}{plain.forwards / row.forwards:>7.1f}"
             f"{plain.seconds / row.seconds:>8.2f}{kept:>7}{row.nll:>8.3f}{row.equal:>9.3f}"
         )
     return "\n".join(lines)

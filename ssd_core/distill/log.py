@@ -12,11 +12,13 @@ from PIL import Image, ImageDraw
 
 from ..errors import SSDError
 from ..writing import write
+from .acceptance import HeadsMeasured
 from .train import StepInfo
 
 LOG_FILE = "log.csv"
 PLOT_FILE = "log.png"
 _FIRST = ("step", "seconds", "learning_rate")
+_KINDS = ("loss", "acceptance", "held-out loss")
 _COLOURS = (
     "#1f77b4",
     "#ff7f0e",
@@ -31,19 +33,23 @@ _COLOURS = (
 )
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 112, 24, 22
 
+Curves = dict[str, list[tuple[float, float]]]
+"""(step, value) pairs by column: ``loss vertical 1``, ``acceptance vertical 1`` ..."""
+
 
 class TrainLog:
-    """Writes ``log.csv``: step, seconds, learning rate, ``loss vertical 1`` ..., ``acceptance vertical 1`` ...
+    """Writes ``log.csv``: step, seconds, learning rate and, for each head, three columns such as ``loss vertical 1``,
+    ``acceptance vertical 1`` and ``held-out loss vertical 1``.
 
-    Losses in every row, acceptance where it was measured. Rows after ``steps``, from a run that was killed after its
-    last saved state, are dropped first.
+    Losses in every row, the others where they were measured (see ``HeadsMeasured``). Rows after ``steps``, from a run
+    that was killed after its last saved state, are dropped first.
     """
 
     def __init__(self, folder: Path, heads: Sequence[str], steps: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / LOG_FILE
         self._heads = list(heads)
-        header = [*_FIRST, *(f"loss {name}" for name in heads), *(f"acceptance {name}" for name in heads)]
+        header = [*_FIRST, *(f"{kind} {name}" for kind in _KINDS for name in heads)]
         kept: list[list[str]] = []
         if steps and self.path.is_file():
             with self.path.open(newline="", encoding="utf-8") as file:
@@ -55,26 +61,45 @@ class TrainLog:
 
     def add(self, info: StepInfo) -> None:
         """Appends a step."""
-        losses = [_short(info.losses.get(name)) for name in self._heads]
-        measured = [_short((info.acceptance or {}).get(name)) for name in self._heads]
+        measured = info.measured or HeadsMeasured({}, {})
+        figures = [
+            _short(values.get(name))
+            for values in (info.losses, measured.acceptance, measured.losses)
+            for name in self._heads
+        ]
         with self.path.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow(
-                [info.step, f"{info.seconds:.1f}", f"{info.learning_rate:.3e}", *losses, *measured]
+                [info.step, f"{info.seconds:.1f}", f"{info.learning_rate:.3e}", *figures]
             )
 
 
-def plot(log: Path, size: tuple[int, int] = (900, 560)) -> Image.Image:
-    """Draws a log: losses above (logarithmic), acceptance on held-out pictures below, each head in its colour.
-
-    Raises SSDError when the file is no such log. A log without rows gives empty axes.
-    """
+def read_log(log: Path) -> Curves:
+    """The columns of a log. Raises SSDError when the file is no such log."""
     try:
         with log.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
             names = [name for name in (rows[0] if rows else ()) if name not in _FIRST]
-        points = {name: [(float(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
+        return {name: [(float(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SSDError(f"cannot plot {log} ({error!r}); expected the log.csv of a training run") from error
+
+
+def thinned(points: Curves, most: int = 80) -> Curves:
+    """At most ``most`` points of each curve, evenly spread, with the first and the last one; four digits are kept."""
+    found: Curves = {}
+    for name, line in points.items():
+        count = min(most, len(line))
+        chosen = [line[round(i * (len(line) - 1) / max(1, count - 1))] for i in range(count)]
+        found[name] = [(x, float(f"{y:.4g}")) for x, y in chosen]
+    return found
+
+
+def plot(points: Curves, size: tuple[int, int] = (900, 560)) -> Image.Image:
+    """Draws a log, or the ``history`` in a heads file's notes.
+
+    Losses above (logarithmic), acceptance on held-out pictures below. Each head has its colour. The axes are
+    empty without points.
+    """
     width, height = size
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
@@ -131,5 +156,5 @@ def _short(value: float | None) -> str:
 def save_plot(folder: Path) -> Path:
     """Draws the log of a run's folder into ``log.png`` beside it."""
     data = io.BytesIO()
-    plot(folder / LOG_FILE).save(data, format="PNG")
+    plot(read_log(folder / LOG_FILE)).save(data, format="PNG")
     return write(folder / PLOT_FILE, data.getvalue())

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import SSDError
-from ..families import ASSETS
 from ..families.base import Backbone
 from ..families.emoji import EmojiBackbone
+from ..families.loaders import ASSETS
 
 STARTER_FILE = ASSETS.parent / "prompts" / "starter.txt"
 """Written for this project; under its licence."""

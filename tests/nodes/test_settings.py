@@ -37,8 +37,7 @@ def test_every_preset_gives_the_cores_schedule_whatever_the_other_widgets_say(pa
 
 def test_nothing_connected_is_exact(settings):
     schedule = settings.Verification().schedule("cpu")
-    assert schedule.name == "rolling"
-    assert schedule.tolerance == 0
+    assert (schedule.name, schedule.coupling, schedule.tolerance) == ("auto", "gumbel", 0)
 
 
 def test_custom_reads_the_widgets(pack, settings):

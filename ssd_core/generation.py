@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from .auto import Auto
 from .drafts import DraftsName, choose_drafter
 from .engine import Engine, OnProgress, OnRows
 from .errors import ShouldStop, SSDError, StopRequested
@@ -19,7 +20,7 @@ from .heads import SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
 from .sampling import Sampling
-from .schedule import Schedule, default_schedule
+from .schedule import Schedule
 from .start import Start
 
 
@@ -56,8 +57,8 @@ def generate(
 
     ``prompt``: one text for ``batch`` images, or a list with one text per image (``batch`` must then be 1). Image k
     draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed. ``schedule``: ``AR()``,
-    ``Rolling()`` or ``Rounds()``; by default exact mode, with a window of one row on a CPU and three elsewhere.
-    ``heads``: who drafts; without heads a neighbouring code is copied (``drafts``). ``grid``: (rows, cols) in codes.
+    ``Rolling()``, ``Rounds()``, ``Jacobi()`` or ``HorizontalMTP()``; by default ``Auto()``, exact mode that sets its
+    own window. ``heads`` and ``drafts``: who drafts, see ``drafts.DRAFTS``. ``grid``: (rows, cols) in codes.
     ``start``: codes [1 or batch, rows, cols] of a picture to begin with: its first ``keep_rows`` rows stay and the
     rest is drawn anew; with ``keep_rows`` 0 it is the first draft of every cell, which in exact mode changes the speed
     and nothing else.
@@ -71,7 +72,7 @@ def generate(
     Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
     """
     prompts = _expand(prompt, batch)
-    schedule = schedule or default_schedule(backbone.device.type)
+    schedule = schedule or Auto()
     sampling = sampling or backbone.default_sampling
     if start is None and keep_rows:
         raise SSDError(f"keep_rows is {keep_rows}, but there are no codes to keep; give start, or keep_rows 0")
@@ -84,6 +85,8 @@ def generate(
     meter = Meter()
     stream = backbone.stream(grid)
     drafter = choose_drafter(drafts, backbone, heads, schedule, stream, begin)
+    if isinstance(schedule, Auto):
+        schedule = schedule.informed(heads.spec if heads is not None and drafter.name == "heads" else None)
     settings = {
         "schedule": asdict(schedule),  # type: ignore[call-overload]
         "sampling": asdict(sampling),
@@ -109,6 +112,7 @@ def generate(
                 images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
         report = Report(schedule.name, settings, seed, grid, len(prompts), graphs=leased.text)
         meter.fill(report)
+    report.auto = engine.state.choices
     drawn = codes.numel() - len(prompts) * keep_rows * grid[1]
     report.tokens_per_second = drawn / (report.seconds["total"] - report.seconds["pixels"])
     return Generation(codes.clone(), images.clone(), report)
