@@ -16,6 +16,7 @@ from toys import ToyBackbone, draw, toy_heads
 
 from ssd_core import (
     AR,
+    Auto,
     Generation,
     HorizontalMTP,
     Jacobi,
@@ -71,6 +72,15 @@ def test_replays_draw_what_the_steps_do(
         assert used(graphed), graphed.report.graphs
         assert plain.report.graphs == "off: switched off"
     assert fake.replays > 4
+
+
+def test_windows_that_a_clock_chooses_draw_plain_decodings_picture() -> None:
+    backbone, heads, _ = setup()
+    plain = draw(backbone, AR(), graphs="off")
+    for drafts in (heads, None) * 2:
+        graphed = draw(backbone, Auto(), heads=drafts)
+        assert torch.equal(graphed.tokens, plain.tokens)
+        assert used(graphed)
 
 
 def test_the_widest_steps_are_captured_first_and_others_when_they_come_again() -> None:

@@ -11,22 +11,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from toys import ToyBackbone, make_engine, toy_heads
 
-from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds, Sampling
+from ssd_core import AR, Auto, HorizontalMTP, Jacobi, Rolling, Rounds, Sampling
 from ssd_core.draft import CopyDrafter, Drafter, HeadsDrafter, LeftDrafter, NoDrafter, RandomDrafter
 from ssd_core.schedule import Schedule
 
-WAITING_CALLS = (
-    "tolist",
-    "item",
-    "numpy",
-    "cpu",
-    "__array__",
-    "__bool__",
-    "__int__",
-    "__float__",
-    "__index__",
-    "__len__",
-)
+WAITING_CALLS = ("tolist", "item", "numpy", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__")
 WAITING_OPERATIONS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero")
 
 
@@ -86,6 +75,7 @@ def drafters(backbone: ToyBackbone) -> dict[str, Drafter]:
         (Rounds(0), "heads"),
         (Jacobi(7), "random"),
         (HorizontalMTP(3), "heads"),
+        (Auto(), "left"),
     ],
 )
 @pytest.mark.parametrize("end_of_line", [True, False])
