@@ -20,6 +20,7 @@ from .settings import (
     COMMITS,
     CUSTOM,
     FITS,
+    GRAPHS,
     MODES,
     NOTHING,
     PRECISIONS,
@@ -95,6 +96,7 @@ def drawing_node(node: QueuedNode | None) -> None:
     """The sampler and Compare Decoders: sizes, words and numbers that the backbone takes, parts that fit."""
     if node is None:
         return
+    _combo(node, "graphs", GRAPHS)
     grid = parse_grid(str(node.constant("grid") or ""))
     keep_rows = node.constant("keep_rows")
     keep_rows = keep_rows if _is_number(keep_rows) else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from .families.base import Backbone, PromptRows
 from .feed import Feeder
 from .noise import Noise
 from .report import EventKind, Meter, RowsEvent
-from .runner import Eager, Runner
+from .runner import Eager, Runner, StepFunction
 from .sampling import Sampling, Trouble
 from .schedule import Schedule, Step
 from .start import Start
@@ -88,6 +88,7 @@ class Engine:
         self._prefill(prompt)
         if self._start is not None and self._start.keep_rows:
             self._keep(self._start)
+        self._runner.warm(self._widest())
         for step in self._schedule.steps(self.state):
             self._step(step)
         return self.state.stream.to_grid(self.state.tokens)
@@ -115,6 +116,12 @@ class Engine:
                 self._poll()
                 self._feed([begin] * state.batch, [min(begin + _KEPT_CHUNK, end)] * state.batch, "prefill")
         self._tell_accepted()
+
+    def _widest(self) -> list[tuple[Hashable, StepFunction, list[int]]]:
+        """The forward and the correction that need most memory."""
+        stream = self.state.stream
+        width = min(self._schedule.window(stream), stream.length)
+        return [self._feeder.widest(width, stream.length - width), self._corrector.widest(width)]
 
     def _step(self, step: Step) -> None:
         self._poll()
@@ -164,7 +171,7 @@ class Engine:
 
         Returns how many tokens wide the forward was.
         """
-        width = self._feeder.feed(starts, ends)
+        width = self._feeder.feed(starts, ends, once=kind == "prefill")
         if width == 0:
             return 0
         state = self.state

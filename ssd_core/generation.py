@@ -14,6 +14,8 @@ from .drafts import DraftsName, choose_drafter
 from .engine import Engine, OnProgress, OnRows
 from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone
+from .graph_runs import lease
+from .graphs import GraphsChoice
 from .heads import SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
@@ -49,6 +51,7 @@ def generate(
     on_rows: OnRows | None = None,
     events_per_second: float = math.inf,
     should_stop: ShouldStop | None = None,
+    graphs: GraphsChoice = "auto",
 ) -> Generation:
     """Draws pictures.
 
@@ -62,7 +65,9 @@ def generate(
     ``on_progress`` gets the finished rows of each image whenever codes are accepted, at next to no cost.
     ``on_rows`` gets a RowsEvent whenever rows are drafted, corrected or accepted, at most ``events_per_second`` and
     always the last one. ``should_stop`` is asked before every forward and before an image's pixels are decoded. An
-    exception from either leaves nothing behind.
+    exception from either leaves nothing behind. ``graphs``: "auto" captures steps as CUDA graphs where the device has
+    them and keeps them, with their memory, as long as the backbone lives (``graphs.graphs_of(backbone).release()``);
+    "off" does not. ``Report.graphs`` says what came of it.
 
     Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
     """
@@ -94,17 +99,19 @@ def generate(
         "negative": negative,
         "keep_rows": keep_rows,
     }
-    engine = Engine(
-        backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
-        on_rows, should_stop, events_per_second, begin, on_progress,
-    )  # fmt: skip
-    with torch.inference_mode():
-        rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
-        codes = engine.run(rows)
-        with meter.phase("pixels"):
-            images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
-    report = Report(schedule.name, settings, seed, grid, len(prompts))
-    meter.fill(report)
+    constants = (stream, len(prompts), sampling, schedule.coupling, schedule.tolerance)
+    with lease(graphs, backbone, heads, backbone.device, constants) as leased:
+        engine = Engine(
+            backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
+            on_rows, should_stop, events_per_second, begin, on_progress, leased.runner,
+        )  # fmt: skip
+        with torch.inference_mode():
+            rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
+            codes = engine.run(rows)
+            with meter.phase("pixels"):
+                images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
+        report = Report(schedule.name, settings, seed, grid, len(prompts), graphs=leased.text)
+        meter.fill(report)
     report.auto = engine.state.choices
     drawn = codes.numel() - len(prompts) * keep_rows * grid[1]
     report.tokens_per_second = drawn / (report.seconds["total"] - report.seconds["pixels"])

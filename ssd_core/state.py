@@ -42,12 +42,12 @@ class Board:
         runner: Runner,
     ) -> None:  # fmt: skip
         cells, whole = (batch, stream.length + 1), torch.int64
-        self.tokens = runner.tensor("tokens", cells, whole, device)  # [batch, length + 1]
+        self.tokens = runner.tensor("tokens", cells, whole, device, scratch=1)  # [batch, length + 1]
         self.tokens[:, : stream.length] = stream.blank(batch).to(device)
-        self.features = runner.tensor("features", (guidance_rows, *cells, hidden), dtype, device)
-        self.rounds = runner.tensor("rounds", cells, whole, device)
-        self.origin = runner.tensor("origin", cells, whole, device)
-        self.changed = runner.tensor("changed", cells, torch.bool, device)
+        self.features = runner.tensor("features", (guidance_rows, *cells, hidden), dtype, device, scratch=2)
+        self.rounds = runner.tensor("rounds", cells, whole, device, scratch=1)
+        self.origin = runner.tensor("origin", cells, whole, device, scratch=1)
+        self.changed = runner.tensor("changed", cells, torch.bool, device, scratch=1)
         self.status = runner.tensor("status", (FIRST_CHANGED + batch,), whole, device)
         self.status[FIRST_CHANGED:] = stream.length
 

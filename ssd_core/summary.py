@@ -39,7 +39,7 @@ def report_text(result: Generation, files: Sequence[Path] = ()) -> str:
         ways = ", ".join(f"{name} {share:.2f}" for name, share in report.acceptance_by_direction.items())
         lines.append(_row("acceptance", f"{report.acceptance:.2f}" + (f" (first check: {ways})" if ways else "")))
     lines += _auto(result)
-    return "\n".join([*lines, *_files(files)])
+    return "\n".join([*lines, *_graphs(result), *_files(files)])
 
 
 def comparison_text(comparison: Comparison, files: Sequence[Path] = ()) -> str:
@@ -58,6 +58,7 @@ def comparison_text(comparison: Comparison, files: Sequence[Path] = ()) -> str:
         _row("speed-up", f"{figures['speedup']:8.2f} x {figures['forwards_ratio']:6.2f} x fewer forwards"),
         _row("equal", f"{figures['equal_tokens']:8.1%} of the codes are those of plain decoding"),
         _row("timing", f"{runs}, after a warm-up of both"),
+        *_graphs(result),
     ]
     return "\n".join([*lines, *_files(files)])
 
@@ -115,6 +116,12 @@ def _setting(name: str, value: float | str) -> str:
 def _prompts(result: Generation) -> list[str]:
     """Each prompt once, in order."""
     return list(dict.fromkeys(result.report.settings["prompts"]))
+
+
+def _graphs(result: Generation) -> list[str]:
+    """On a CPU there is nothing to tell."""
+    on_cpu = result.report.settings["device"] == "cpu"
+    return [] if on_cpu else [_row("graphs", result.report.graphs)]
 
 
 def _files(files: Sequence[Path]) -> list[str]:

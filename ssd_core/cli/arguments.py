@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..drafts import DraftsName
 from ..errors import SSDError
+from ..graphs import GraphsChoice
 from .bench_options import BenchOptions, bench_options
 from .distill_options import DistillOptions, distill_options
 from .parser import build_parser
@@ -48,6 +49,7 @@ class GenerateOptions:
     threads: int | None
     compare: bool
     repeats: int | None
+    graphs: GraphsChoice
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import NoReturn
 from .. import __version__
 from ..drafts import DRAFTS
 from ..errors import SSDError
+from ..graphs import GRAPHS
 from ..hub import PUBLISHED
 from .bench_options import add_bench
 from .distill_options import add_distill
@@ -187,6 +188,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--device", default="cpu", help="torch device (default: cpu)")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")
     add("--threads", type=_threads, metavar="N", help="CPU threads (default: measured, one if the cores are busy)")
+    add("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs, where the device has them (default: auto)")
 
     out = command.add_argument_group("output")
     add = out.add_argument

@@ -52,6 +52,7 @@ class Setup:
             "batch": options.batch,
             "grid": options.size,
             "negative": options.negative,
+            "graphs": options.graphs,
         }
 
     def draw(self, schedule: Schedule, on_rows: OnRows | None = None) -> Generation:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
+from ..graphs import graphs_of
 from ..heads import HeadsSpec, SpatialHeads, read_heads_spec
 from ..load import built_in_heads, load_heads
 from ..writing import claim
@@ -92,6 +93,7 @@ def make_heads(
         heads = None if drafting is None else load_heads(backbone, drafting, should_stop=should_stop)
         _draw(backbone, plan, samples, heads, at_once, 60 * minutes * _DRAWING_SHARE, on_draw, should_stop)
         del heads
+        graphs_of(backbone).release()  # of the drawing; training needs the memory
     shards = list(read_samples(samples, backbone.fingerprint))
     drawn = {shard.grid for shard in shards}
     if drawn != set(plan.grids):

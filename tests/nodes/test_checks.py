@@ -62,6 +62,7 @@ def test_a_graph_that_works_is_let_through(said):
         ({"negative": "zebras"}, "'zebras'"),
         ({"cfg": -0.2}, "cfg must be -1"),
         ({"top_p": 0.0}, "top_p must be -1"),
+        ({"graphs": "on"}, "graphs must be one of auto, off; got 'on'"),
     ],
 )
 def test_a_graph_that_cannot_work_is_refused_with_the_reason(said, change, words):

@@ -23,6 +23,10 @@ def test_the_presets_are_those_of_the_core(pack, settings):
     assert pack("core").core("presets").PRESETS == settings.PRESETS
 
 
+def test_the_choices_of_graphs_are_those_of_the_core(pack, settings):
+    assert pack("core").core("graphs").GRAPHS == settings.GRAPHS
+
+
 def test_every_preset_gives_the_cores_schedule_whatever_the_other_widgets_say(pack, settings):
     presets = pack("core").core("presets")
     for name in settings.PRESETS:
