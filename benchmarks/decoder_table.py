@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds, Schedule
+from ssd_core import AR, Auto, HorizontalMTP, Jacobi, Rolling, Rounds, Schedule
 from ssd_core.drafts import DraftsName
 
 PLAIN = "plain AR"
@@ -47,6 +47,8 @@ def chosen(only: Sequence[str]) -> list[Decoder]:
 
 
 def _rolling() -> Iterator[Decoder]:
+    yield Decoder("auto", "auto", 0, Auto(), core=True)
+    yield Decoder("auto, no heads", "auto, no heads", 0, Auto(), heads=False, core=True)
     for rows in (1, 2, 3, 4, 6):
         yield Decoder(f"exact, {_rows(rows)}", "exact", rows, Rolling(rows), core=rows in (1, 3))
     for rows in (1, 2, 3, 4):

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from ssd_core import AR, Backbone, Schedule, SpatialHeads, SSDError
+from ssd_core.graphs import GraphsChoice, graphs_of
 from ssd_core.transformer import KVCache
 
 from .gpu_budget import Allowance
 from .gpu_forward import copy_bandwidth, drafting, forward_widths
 from .gpu_shapes import PROMPT, Shape, weight_bytes
-from .gpu_span import HAS_GRAPHS, Decoder, wait
+from .gpu_span import Decoder, wait
 
 _COPY_BYTES, _TOY_COPY_BYTES = 2 << 30, 16 << 20
 
@@ -59,18 +60,24 @@ def _memory(shape: Shape, backbone: Backbone, heads: SpatialHeads) -> dict[str, 
     }  # fmt: skip
     schedules: dict[str, Schedule] = {"AR": AR(), "SSD": shape.paper}
     for name, schedule in schedules.items():
-        memory[f"graphs of {name}"] = _graph_bytes(shape, backbone, heads, schedule) if HAS_GRAPHS else None
+        memory[f"graphs of {name}"] = _graph_bytes(shape, backbone, heads, schedule)
     return memory
 
 
 def _graph_bytes(shape: Shape, backbone: Backbone, heads: SpatialHeads, schedule: Schedule) -> int | None:
-    """How much more memory stays reserved after a small graphed picture than after the same one drawn eagerly."""
+    """How much more memory stays reserved after small graphed pictures than after the same one drawn eagerly: graphs,
+    and the keys, values and other tensors that are kept for them."""
     if backbone.device.type != "cuda":
         return None
+    kept = graphs_of(backbone)
+    kept.release()
     reserved = []
-    for graphs in ("off", "auto"):
-        Decoder("", schedule, graphs).run(backbone, heads, shape.check_grid)
+    choices: list[GraphsChoice] = ["off", "auto"]
+    for graphs in choices:
+        for _ in range(2):  # the second picture captures what came up once in the first
+            Decoder("", schedule, graphs).run(backbone, heads, shape.check_grid)
         wait(backbone.device)
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved(backbone.device))
+    kept.release()
     return reserved[1] - reserved[0]

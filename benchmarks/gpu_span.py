@@ -6,7 +6,6 @@ forward, is the stop watch. The device is waited for at both ends of the span an
 
 from __future__ import annotations
 
-import inspect
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,14 +25,12 @@ from ssd_core import (
     StopRequested,
     generate,
 )
+from ssd_core.graphs import GraphsChoice
 from ssd_core.state import DecodeState
 from ssd_core.stream import Stream
 
 from .gpu_budget import Clock
 from .gpu_shapes import PROMPT
-
-HAS_GRAPHS = "graphs" in inspect.signature(generate).parameters
-NO_GRAPHS = "this version of ssd_core has no CUDA graphs"
 
 
 def wait(device: torch.device) -> None:
@@ -44,11 +41,11 @@ def wait(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A line of the table. ``graphs``: "auto" or "off"."""
+    """A line of the table."""
 
     name: str
     schedule: Schedule
-    graphs: str
+    graphs: GraphsChoice
     uses_heads: bool = True
 
     @property
@@ -65,18 +62,18 @@ class Decoder:
 
     def run(self, backbone: Backbone, heads: SpatialHeads, grid: tuple[int, int], **options: Any) -> Generation:
         """One picture, or as much of it as ``should_stop`` allows."""
-        graphs = {"graphs": self.graphs} if HAS_GRAPHS else {}
         used = heads if self.uses_heads else None
-        return generate(backbone, PROMPT, heads=used, schedule=self.schedule, grid=grid, **graphs, **options)
+        return generate(
+            backbone, PROMPT, heads=used, schedule=self.schedule, grid=grid, graphs=self.graphs, **options
+        )  # fmt: skip
 
 
 def decoders(paper: Rounds, window_rows: int) -> list[Decoder]:
-    """Every line of a model's table that this version can run, most important ones first."""
+    """Every line of a model's table, most important ones first."""
     fused = replace(paper, commit="fused")
+    kinds: list[tuple[str, GraphsChoice]] = [("graphed", "auto"), ("eager", "off")]
     lines = []
-    for kind, graphs in (("graphed", "auto"), ("eager", "off")):
-        if graphs == "auto" and not HAS_GRAPHS:
-            continue
+    for kind, graphs in kinds:
         lines += [
             Decoder(f"AR, {kind}", AR(), graphs, uses_heads=False),
             Decoder(f"SSD as published, {kind}", paper, graphs),
@@ -178,8 +175,3 @@ def time_whole(
     drawn = decoder.run(backbone, heads, grid, seed=seed)
     wait(backbone.device)
     return clock() - start, drawn
-
-
-def graphs_of(drawn: Generation) -> str:
-    """What the report says of CUDA graphs."""
-    return str(drawn.report.graphs) if HAS_GRAPHS else NO_GRAPHS  # type: ignore[attr-defined]

@@ -19,10 +19,12 @@ from ssd_core import Backbone, Rounds, SpatialHeads, SSDError
 
 from .gpu_budget import Allowance, Clock, blocks_in, extrapolate, layer_counts, layers_for_time
 from .gpu_shapes import PROMPT, Shape
-from .gpu_span import Decoder, decoders, forwards_of, graphs_of, time_span, time_whole
+from .gpu_span import Decoder, decoders, forwards_of, time_span, time_whole
 from .gpu_transformers import LOOPS, time_loop, twin
 
 REPEATS, _PLANNED_REPEATS = 3, 2
+_SETTLING = 2
+"""Spans that do not count before those that do, with graphs: a step is captured the second time it comes up."""
 SPAN_STEPS = 20
 _WARM_STEPS, _WINDOW_ROWS = 4, 3
 _WHOLE_SHARE = 0.3  # of a section's time is kept for whole pictures
@@ -49,6 +51,10 @@ class Line:
     decoder: Decoder | None = None
     samples: list[list[float]] = field(default_factory=lambda: [[] for _ in PLACES])
     blocks: int = 1
+
+    @property
+    def settling(self) -> int:
+        return _SETTLING if self.decoder is not None and self.decoder.graphs == "auto" else 0
 
     @property
     def warm(self) -> int:
@@ -117,7 +123,7 @@ def plan_spans(
             reasons[line.name] = " ".join(f"{type(error).__name__}: {error}".split())
             continue
         around = max(0.0, clock() - begun - line.block[0] * step)  # prompt, kept rows, warm-up
-        share = seconds / (len(lines) * len(PLACES) * _PLANNED_REPEATS)
+        share = seconds / (len(PLACES) * sum(_PLANNED_REPEATS + each.settling for each in lines))
         wanted = max(1, SPAN_STEPS // line.block[0])
         most = max(1, _most_blocks(line, cols))
         line.blocks = blocks_in(share - around, line.block[0] * step, min(wanted, most))
@@ -148,6 +154,8 @@ def measure_spans(lines: list[Line], cols: int, allowed: Allowance, save: Callab
                 if repeat and not allowed.left:
                     return
                 keep = places(line.rows, rows_needed(line, cols))[place]
+                for _ in range(0 if repeat else line.settling):
+                    line.time(keep, line.warm, line.span)
                 line.samples[place].append(line.time(keep, line.warm, line.span))
         save()
 
@@ -202,7 +210,7 @@ def _affordable_layers(shape: Shape, build: Build, layers: int, allowed: Allowan
     lines = lines_of(shape, backbone, heads, {})
     plain = next(line for line in lines if line.decoder and line.decoder.name == "AR, eager")
     step = plain.time(places(plain.rows, 1)[1], plain.warm, _WARM_STEPS)
-    steps = sum((line.warm + line.block[0]) * (len(PLACES) + 1) for line in lines)
+    steps = sum((line.warm + line.block[0]) * (len(PLACES) * (1 + line.settling) + 1) for line in lines)
     return layers_for_time(layers, step, steps, (1 - _WHOLE_SHARE) * allowed.left)
 
 
@@ -240,6 +248,6 @@ def _measure_whole(
         while line.decoder and len(times) < REPEATS and 1.3 * float(figures["picture_s"]) < allowed.left:
             seconds, drawn = time_whole(line.decoder, backbone, heads, shape.grid)
             times.append(seconds)
-            figures |= {"whole_s": statistics.median(times), "whole_times": times, "graphs": graphs_of(drawn)}
+            figures |= {"whole_s": statistics.median(times), "whole_times": times, "graphs": drawn.report.graphs}
             figures["whole_forwards"] = drawn.report.total_forwards
         save(data)

@@ -19,9 +19,9 @@ import torch
 
 from ssd_core import load_backbone
 from ssd_core.distill.losses import head_name
-from ssd_core.distill.prompts import plan_prompts, starter_prompts
+from ssd_core.distill.prompts import EMPTY_PROMPTS, plan_prompts, starter_prompts
 from ssd_core.distill.samples import Samples, collect, read_samples
-from ssd_core.distill.session import EMPTY_PROMPTS, Wanted, train_file
+from ssd_core.distill.session import Wanted, train_file
 from ssd_core.distill.settings import TrainSettings
 from ssd_core.writing import write
 

@@ -20,6 +20,7 @@ from .settings import (
     COMMITS,
     CUSTOM,
     FITS,
+    GRAPHS,
     MODES,
     NOTHING,
     PRECISIONS,
@@ -71,13 +72,13 @@ def heads_loader(node: QueuedNode | None, choice: str | None) -> None:
     _not_empty(node, "heads")
     if choice is None or choice == models.NO_HEADS:
         return
-    file, facts = models.heads_source(choice), _backbone_facts(node)
+    facts = _backbone_facts(node)
     if facts is None:
+        file = models.heads_source(choice)
         if file is not None:
             core("heads").read_heads_spec(file)
         return
-    found = core("load")
-    spec = core("heads").read_heads_spec(found.heads_file(facts, file or found.BUILT_IN_HEADS))
+    spec = _heads_spec(facts, choice)
     misfit = spec.misfit(facts.name, facts.hidden, facts.fingerprint)
     if misfit is not None:
         raise NodeError(f"the heads file {choice!r} {misfit}, or {models.NO_HEADS!r}")
@@ -87,18 +88,15 @@ def verification(node: QueuedNode | None) -> None:
     """Verification Rounds: every combo holds one of its options, and the numbers make a schedule."""
     for name, options in (("preset", (CUSTOM, *PRESETS)), ("mode", MODES), ("commit", COMMITS)):
         _combo(node, name, options)
-    if node is None or any(node.connected(field.name) for field in fields(Verification)):
-        return
-    values = {field.name: node.constant(field.name) for field in fields(Verification)}
-    numbers = [value for name, value in values.items() if name not in ("preset", "mode", "commit")]
-    if all(_is_number(value) for value in numbers):  # what is not one, ComfyUI itself tells
-        Verification(**values).schedule("cpu")
+    if node is not None:
+        _schedule(node)
 
 
 def drawing_node(node: QueuedNode | None) -> None:
     """The sampler and Compare Decoders: sizes, words and numbers that the backbone takes, parts that fit."""
     if node is None:
         return
+    _combo(node, "graphs", GRAPHS)
     grid = parse_grid(str(node.constant("grid") or ""))
     keep_rows = node.constant("keep_rows")
     keep_rows = keep_rows if _is_number(keep_rows) else 0
@@ -126,6 +124,7 @@ def drawing_node(node: QueuedNode | None) -> None:
             f"keep_rows must be from 0 to {size[0] - 1}, so that at least one of {size[0]} rows is left to draw; got "
             f"{keep_rows}"
         )
+    _heads_reach(node, facts, size or (None if node.connected("tokens") else facts.default_grid))
     for name in ("positive", "negative"):
         if node.has_constant(name):
             facts.check_prompt(str(node.constant(name)))
@@ -166,22 +165,25 @@ def encoder(node: QueuedNode | None) -> None:
         facts.check_grid(grid)
 
 
-def trainer(node: QueuedNode | None, name: str | None, start_from: str | None) -> None:
-    """Train SSD Heads: a file name inside the heads folder, prompts and a size that the backbone can draw."""
+def trainer(node: QueuedNode | None, name: str | None) -> None:
+    """Train SSD Heads: a name for a file, and prompts, a size and heads to begin with that the backbone can use."""
     if name is not None:
-        folders.check_heads_name(name)
-    if start_from is not None and start_from not in (NOTHING, models.BUILT_IN_HEADS):
-        core("heads").read_heads_spec(folders.heads_file(start_from))
+        folders.named_heads_file(name)
     if node is None:
         return
     grid = parse_grid(str(node.constant("grid") or ""))
+    _not_empty(node, "start_from")
+    start = node.constant("start_from")
+    source = None if start in (None, NOTHING) else models.heads_source(start)
     facts = _backbone_facts(node)
     if facts is None:
+        if source is not None:
+            core("heads").read_heads_spec(source)
         return
-    if grid is not None:
-        facts.check_grid(grid)
-    for prompt in prompt_lines(str(node.constant("prompts") or "")):
-        facts.check_prompt(prompt)
+    if source is None and start == models.BUILT_IN_HEADS:
+        source = core("load").heads_file(facts)
+    prompts = prompt_lines(str(node.constant("prompts") or "")) or core("distill.prompts").starter_prompts(facts)
+    core("distill").plan_heads(facts, prompts, grids=grid and [grid], start_from=source)
 
 
 def tokens_saver(prefix: str | None) -> None:
@@ -203,6 +205,35 @@ def _backbone_facts(node: QueuedNode | None) -> Any | None:
         return None if choice is None else models.backbone_facts(choice)
     except (NodeError, core().SSDError):
         return None  # the loader's own check tells
+
+
+def _heads_spec(facts: Any, choice: str) -> Any:
+    """The ``HeadsSpec`` of a choice of Load SSD Heads for a backbone."""
+    found = core("load")
+    return core("heads").read_heads_spec(found.heads_file(facts, models.heads_source(choice) or found.BUILT_IN_HEADS))
+
+
+def _schedule(node: QueuedNode) -> Any | None:
+    """The schedule that Verification Rounds makes; None where a widget is linked or ComfyUI itself tells."""
+    if any(node.connected(field.name) for field in fields(Verification)):
+        return None
+    values = {field.name: node.constant(field.name) for field in fields(Verification)}
+    numbers = [value for name, value in values.items() if name not in ("preset", "mode", "commit")]
+    return Verification(**values).schedule("cpu") if all(_is_number(value) for value in numbers) else None
+
+
+def _heads_reach(node: QueuedNode, facts: Any, grid: tuple[int, int] | None) -> None:
+    """The connected heads draft every position that the connected verification makes final unchecked."""
+    rounds, heads = node.linked("verification", "SSDVerification"), node.linked("heads", "SSDLoadHeads")
+    choice = None if heads is None else heads.constant("heads")
+    if rounds is None or choice is None or choice == models.NO_HEADS or grid is None:
+        return
+    try:
+        schedule, spec = _schedule(rounds), _heads_spec(facts, choice)
+    except (NodeError, core().SSDError):
+        return  # the other nodes' own checks tell
+    if schedule is not None:
+        core("drafts").check_reach(spec, schedule, grid)
 
 
 def _same_backbone(node: QueuedNode) -> None:

@@ -16,7 +16,7 @@ from .host import graph, memory, stop
 from .host.events import RowsChannel, RunAddress
 from .host.models import BackboneHandle, HeadsHandle
 from .host.progress import RowProgress
-from .settings import Verification
+from .settings import GRAPHS, Verification
 
 
 class SSDCompareDecoders(io.ComfyNode):
@@ -32,7 +32,7 @@ class SSDCompareDecoders(io.ComfyNode):
                 "Draws the same seed twice, by plain decoding (one forward a code) and by the chosen settings, and "
                 "reports forwards, seconds, acceptance and how many codes are equal: a proof on your own machine."
             ),
-            inputs=[*drawing.required_inputs(), *drawing.optional_inputs()],
+            inputs=[*drawing.required_inputs(), *drawing.optional_inputs(), drawing.graphs_input()],
             outputs=[
                 io.Image.Output("plain_image", display_name="plain_image", tooltip="The picture of plain decoding."),
                 io.Image.Output(
@@ -68,12 +68,13 @@ class SSDCompareDecoders(io.ComfyNode):
         batch_size: int,
         heads: HeadsHandle | None = None,
         verification: Verification | None = None,
+        graphs: str = GRAPHS[0],
     ) -> io.NodeOutput:
         model = backbone.module
         size = parse_grid(grid) or model.default_grid
         settings = drawing.make_ready(
             backbone, heads, verification, cfg=cfg, temperature=temperature, top_k=top_k, top_p=top_p,
-            grid=size, batch=batch_size,
+            grid=size, batch=batch_size, graphs=graphs,
         )  # fmt: skip
         previews = core("preview")
         with _TwoRuns(cls.hidden, lambda: previews.Preview(model, size, batch_size), size[0]) as runs:

@@ -21,6 +21,7 @@ def core(module: str = "") -> ModuleType:
     """``ssd_core``, or with a name one of its modules. Raises NodeError that says how to mend a broken installation."""
     name = f"{_PARENT}.ssd_core" if _PARENT else "ssd_core"
     try:
+        import_module(f"{name}.generation")  # what ``ssd_core`` offers is imported when it is first used
         return import_module(f"{name}.{module}" if module else name)
     except Exception as error:  # a broken wheel may raise anything: OSError, RuntimeError, SyntaxError
         raise NodeError(_how_to_mend(error)) from error

@@ -12,7 +12,7 @@ from .host import memory, models
 from .host.models import BackboneHandle, HeadsHandle
 from .link_types import Backbone, Heads
 from .link_types import Verification as VerificationLink
-from .settings import OWN, SEED_MAX, Verification, sampling
+from .settings import GRAPHS, OWN, SEED_MAX, Verification, check_choice, sampling
 
 _OWN = " -1 is the backbone's own setting."
 
@@ -109,6 +109,21 @@ def optional_inputs() -> list[io.Input]:
     ]
 
 
+def graphs_input() -> io.Input:
+    """The last widget: optional, so that workflows saved without it keep loading."""
+    return io.Combo.Input(
+        "graphs",
+        options=list(GRAPHS),
+        default=GRAPHS[0],
+        optional=True,
+        tooltip=(
+            "auto: on an NVIDIA GPU, steps are captured as CUDA graphs once and replayed, which is several times as "
+            "fast; the first picture with new settings takes longer. They hold GPU memory until the model is unloaded. "
+            "off: never. The report says whether graphs were used."
+        ),
+    )
+
+
 def make_ready(
     backbone: BackboneHandle,
     heads: HeadsHandle | None,
@@ -120,8 +135,10 @@ def make_ready(
     top_p: float,
     grid: tuple[int, int],
     batch: int,
+    graphs: str,
 ) -> dict[str, Any]:
     """Brings the weights to the device; the settings of ``generate`` that hang on them, ready to pass on."""
+    check_choice("graphs", graphs, GRAPHS)
     model = backbone.module
     chosen = sampling(model, cfg, temperature, top_k, top_p)
     schedule = (verification or Verification()).schedule(memory.compute_device().type)
@@ -134,4 +151,5 @@ def make_ready(
         "sampling": chosen,
         "grid": grid,
         "batch": batch,
+        "graphs": graphs,
     }

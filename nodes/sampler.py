@@ -14,7 +14,7 @@ from .host.events import RowsChannel, RunAddress
 from .host.models import BackboneHandle, HeadsHandle
 from .host.progress import RowProgress
 from .link_types import Tokens
-from .settings import Verification
+from .settings import GRAPHS, Verification
 
 
 class SSDSampler(io.ComfyNode):
@@ -49,6 +49,7 @@ class SSDSampler(io.ComfyNode):
                     optional=True,
                     tooltip="Codes to start from: one picture for the whole batch, or one for each picture of it.",
                 ),
+                drawing.graphs_input(),
             ],
             outputs=[
                 io.Image.Output("images", display_name="image", tooltip="The pictures."),
@@ -85,6 +86,7 @@ class SSDSampler(io.ComfyNode):
         heads: HeadsHandle | None = None,
         verification: Verification | None = None,
         tokens: Any = None,
+        graphs: str = GRAPHS[0],
     ) -> io.NodeOutput:
         ssd, model = core(), backbone.module
         if tokens is not None:
@@ -92,7 +94,7 @@ class SSDSampler(io.ComfyNode):
         size = parse_grid(grid) or (model.default_grid if tokens is None else tokens.grid)
         settings = drawing.make_ready(
             backbone, heads, verification, cfg=cfg, temperature=temperature, top_k=top_k, top_p=top_p,
-            grid=size, batch=batch_size,
+            grid=size, batch=batch_size, graphs=graphs,
         )  # fmt: skip
         previews = core("preview")
         progress = RowProgress(size[0])

@@ -17,6 +17,7 @@ PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 FITS = ("crop", "stretch")
 MODES = ("rolling", "rounds")
 COMMITS = ("fused", "separate")
+GRAPHS = ("auto", "off")
 SEED_MAX = 2**64 - 1
 NOTHING = "nothing"
 """Train SSD Heads: new heads, not a file's."""

@@ -26,7 +26,7 @@ class SSDTrainHeads(io.ComfyNode):
             description=(
                 "Makes spatial heads for a backbone: lets it draw pictures, trains heads to foresee its rows, and "
                 "writes one file into models/ssd_heads. Stop while it trains keeps the best heads so far; the same "
-                "node run again goes on where it was."
+                "node run again goes on where it was. Heads that are done are not trained again."
             ),
             inputs=[
                 Backbone.Input("backbone", tooltip="The model to make heads for. Its own weights stay as they are."),
@@ -44,7 +44,7 @@ class SSDTrainHeads(io.ComfyNode):
                     default="my_heads",
                     tooltip=(
                         "Name of the file in models/ssd_heads, which may hold a subfolder. A number is added where "
-                        "the name is taken; nothing is overwritten."
+                        "the name is taken; only heads of the same training, stopped before, are replaced."
                     ),
                 ),
                 io.Int.Input(
@@ -91,8 +91,8 @@ class SSDTrainHeads(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, name: str | None = None, start_from: str | None = None) -> bool | str:
-        return checks.answer(checks.trainer, graph.queued_node(cls.hidden.unique_id), name, start_from)
+    def validate_inputs(cls, name: str | None = None) -> bool | str:
+        return checks.answer(checks.trainer, graph.queued_node(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(

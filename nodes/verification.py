@@ -31,9 +31,9 @@ class SSDVerification(io.ComfyNode):
                     options=[CUSTOM, *PRESETS],
                     default="auto",
                     tooltip=(
-                        "auto: exact, with the window that is fastest on this device. exact: plain decoding's picture. "
-                        "balanced: also keeps likely drafts (tolerance 4). draft only: no check at all. (paper): "
-                        "the published settings for that model. A preset other than custom decides everything."
+                        "auto: exact, with a window that follows this device and the drafts. exact: the same with a "
+                        "fixed window. balanced: also keeps likely drafts (tolerance 4). draft only: no check at all. "
+                        "(paper): the published settings for that model. A preset other than custom decides everything."
                     ),
                 ),
                 io.Combo.Input(

@@ -1,12 +1,15 @@
 """`python -m ssd_core`: see `cli`."""
 
+import os
+import signal
 import sys
 
 if __name__ == "__main__":
-    try:
-        from .cli import main  # inside the try: importing torch takes a second or two, in which Ctrl-C must work too
+    stoppable = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if stoppable:  # importing torch takes seconds, in which nothing is written yet
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from .cli import main
 
-        code = main()
-    except KeyboardInterrupt:
-        code = 130
-    sys.exit(code)
+    if stoppable:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main())

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from .auto import Auto
 from .engine import OnProgress
 from .errors import ShouldStop, StopRequested
 from .families.base import Backbone
-from .generate import Generation, generate
+from .generation import Generation, generate
 from .report import RowsEvent
-from .schedule import AR, Schedule, default_schedule
+from .schedule import AR, Schedule
 
 WARM_UP_FORWARDS = 8
 OnLabelledRows = Callable[[str, RowsEvent], None]
@@ -80,7 +81,7 @@ def compare(
     decoding more, as it has one for every code: leave ``on_rows`` away or ``events_per_second`` low where seconds
     matter. Raises what ``generate`` raises.
     """
-    schedules: dict[str, Schedule] = {"plain": AR(), "ssd": schedule or default_schedule(backbone.device.type)}
+    schedules: dict[str, Schedule] = {"plain": AR(), "ssd": schedule or Auto()}
     tell = note or (lambda text: None)
     tell("compare: warming up")
     for each in schedules.values():

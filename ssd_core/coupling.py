@@ -63,7 +63,7 @@ class PositionRing:
     ) -> None:
         self.capacity = min(window + 2 * stream.stride, stream.length)
         self._length = stream.length
-        self.values = tensor("ring", (batch, self.capacity + 1, codes), torch.float32, device)
+        self.values = tensor("ring", (batch, self.capacity + 1, codes), torch.float32, device, scratch=1)
 
     def take(self, images: Tensor, positions: Tensor) -> Tensor:
         return self.values[images, positions % self.capacity]

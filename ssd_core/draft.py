@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from .coupling import Coupling
 from .families.base import Backbone
 from .heads import Direction, SpatialHeads
+from .runner import StepFunction
 from .state import COPY, GIVEN, HORIZONTAL, LEFT, RANDOM, VERTICAL, DecodeState
 from .stream import Stream
 
@@ -47,25 +48,36 @@ class NeighbourDrafter(Drafter):
     origin: int
 
     @abstractmethod
-    def fill(self, stream: Stream, tokens: Tensor, start: int, end: int) -> None:
-        """Writes drafts of one row's stream positions start .. end - 1 into ``tokens`` [length]; start is above 0."""
+    def source(self, stream: Stream, position: int) -> int:
+        """The stream position of the code that a position above 0 gets; it lies before it."""
 
     def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
         stream = state.stream
-        starts = list(state.drafted)
-        reach = [end if start else 0 for start, end in zip(starts, ends, strict=True)]  # 0: nothing to copy from yet
-        for image, (start, end) in enumerate(zip(starts, reach, strict=True)):
-            for row in range(stream.row_of(start), stream.row_of(max(end - 1, 0)) + 1):  # a row may copy a copy
-                begin = max(start, row * stream.stride)
-                stop = min(end, row * stream.stride + stream.cols)
-                if begin < stop:
-                    self.fill(stream, state.tokens[image], begin, stop)
-            if start < end:
-                state.drafted[image] = stream.skip_forced(end)
-        at = state.pairs(starts, reach)
-        if len(at[0]):
-            state.origin[at] = self.origin
-            coupling.propose_tokens(*at, state.tokens[at])
+        copies: list[tuple[int, int, int]] = []  # image, position, source
+        for image, (start, end) in enumerate(zip(state.drafted, ends, strict=True)):
+            if not start < end or start == 0:  # with nothing known there is nothing to copy
+                continue
+            known: dict[int, int] = {}
+            for position in range(start, end):
+                if not stream.is_forced(position):
+                    source = self.source(stream, position)
+                    known[position] = known.get(source, source)  # a copy of a copy
+            copies += [(image, *pair) for pair in known.items()]
+            state.drafted[image] = stream.skip_forced(end)
+        if copies:
+            self._copy(state, copies, coupling)
+
+    def _copy(self, state: DecodeState, copies: list[tuple[int, int, int]], coupling: Coupling) -> None:
+        def step(numbers: Tensor) -> None:
+            board = state.board
+            images, positions, sources = numbers.view(3, -1).unbind()
+            tokens = board.tokens[images, sources]
+            board.tokens[images, positions] = tokens
+            board.origin[images, positions] = torch.full_like(positions, self.origin)
+            coupling.propose_tokens(images, positions, tokens)
+
+        images, positions, sources = map(list, zip(*copies, strict=True))
+        _run(state, ("copy", self.origin), step, images, positions, sources)
 
 
 class CopyDrafter(NeighbourDrafter):
@@ -74,11 +86,8 @@ class CopyDrafter(NeighbourDrafter):
     name = "copy"
     origin = COPY
 
-    def fill(self, stream: Stream, tokens: Tensor, start: int, end: int) -> None:
-        if start < stream.cols:
-            tokens[start:end] = tokens[start - 1]
-        else:
-            tokens[start:end] = tokens[start - stream.stride : end - stream.stride].clone()
+    def source(self, stream: Stream, position: int) -> int:
+        return position - (1 if position < stream.cols else stream.stride)
 
 
 class LeftDrafter(NeighbourDrafter):
@@ -87,8 +96,8 @@ class LeftDrafter(NeighbourDrafter):
     name = "left"
     origin = LEFT
 
-    def fill(self, stream: Stream, tokens: Tensor, start: int, end: int) -> None:
-        tokens[start:end] = tokens[start - 1 if start % stream.stride else start - stream.stride]
+    def source(self, stream: Stream, position: int) -> int:
+        return position - (1 if position % stream.stride else stream.stride)
 
 
 class RandomDrafter(Drafter):
@@ -101,12 +110,18 @@ class RandomDrafter(Drafter):
 
     def extend(self, state: DecodeState, ends: list[int], coupling: Coupling, target: Target) -> None:
         starts = list(state.drafted)
-        at = state.pairs(starts, ends)
-        if not len(at[0]):
+        images, positions = state.listed(starts, ends)
+        if not images:
             return
-        flat = torch.zeros(1, self._codes, device=state.device).expand(len(at[0]), -1)
-        state.tokens[at] = coupling.propose(*at, flat)
-        state.origin[at] = RANDOM
+
+        def step(numbers: Tensor) -> None:
+            board = state.board
+            images, positions = numbers.view(2, -1).unbind()
+            flat = torch.zeros(1, self._codes, device=numbers.device).expand(len(positions), -1)
+            board.tokens[images, positions] = coupling.propose(images, positions, flat)
+            board.origin[images, positions] = torch.full_like(positions, RANDOM)
+
+        _run(state, ("random",), step, images, positions)
         state.drafted = [max(start, state.stream.skip_forced(end)) for start, end in zip(starts, ends, strict=True)]
 
 
@@ -181,13 +196,10 @@ class HeadsDrafter(Drafter):
     ) -> None:
         distance = offset * (state.stream.stride if direction == "vertical" else 1)
         reach = self._heads.spec.neighbours if direction == "vertical" else 0
-        width = state.runner.widen(len(pairs), state.stream.cols)
-        rest = width - len(pairs)
-        nowhere = [state.stream.length] * rest
-        numbers = [*[image for image, _ in pairs], *[0] * rest, *[position for _, position in pairs], *nowhere]
-        for shift in range(-reach, reach + 1):
-            numbers += [self._beside(state, image, position - distance, shift) for image, position in pairs]
-            numbers += nowhere
+        sources = [
+            [self._beside(state, image, position - distance, shift) for image, position in pairs]
+            for shift in range(-reach, reach + 1)
+        ]
         head = self._heads.head(direction, offset)
         origin = VERTICAL if direction == "vertical" else HORIZONTAL
 
@@ -199,9 +211,10 @@ class HeadsDrafter(Drafter):
             embedding = torch.cat(embeddings, dim=-1).expand(state.guidance_rows, -1, -1)
             predicted = head(torch.cat(features, dim=-1), embedding)
             board.tokens[images, positions] = coupling.propose(images, positions, target(predicted))
-            board.origin[images, positions] = origin
+            board.origin[images, positions] = torch.full_like(positions, origin)
 
-        state.runner.run(("draft", direction, offset, width), step, numbers)
+        images, positions = map(list, zip(*pairs, strict=True))
+        _run(state, ("draft", direction, offset), step, images, positions, *sources)
 
     @staticmethod
     def _beside(state: DecodeState, image: int, source: int, shift: int) -> int:
@@ -209,3 +222,19 @@ class HeadsDrafter(Drafter):
         column = source % state.stream.stride + shift
         inside = 0 <= column < state.stream.cols and source + shift < state.computed[image]
         return source + shift if inside else source
+
+
+def _run(
+    state: DecodeState, key: tuple[Hashable, ...], step: StepFunction, images: list[int], *positions: list[int]
+) -> None:  # fmt: skip
+    """Carries out a drafting step on lists [n] of images and stream positions, filled up with scratch.
+
+    In steps a bare number must not be written by index: on a GPU it would be copied from the host, which no capture
+    takes.
+    """
+    width = state.runner.widen(len(images), state.stream.cols)
+    rest = width - len(images)
+    numbers = [*images, *[0] * rest]
+    for each in positions:
+        numbers += [*each, *[state.stream.length] * rest]
+    state.runner.run((*key, width), step, numbers)

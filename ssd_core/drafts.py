@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from .draft import CopyDrafter, Drafter, GivenDrafter, HeadsDrafter, LeftDrafter, NoDrafter, RandomDrafter
 from .errors import SSDError
 from .families.base import Backbone
-from .heads import Direction, SpatialHeads
+from .heads import Direction, HeadsSpec, SpatialHeads
 from .schedule import AR, HorizontalMTP, Jacobi, Rounds, Schedule
 from .start import Start
 from .stream import Stream
@@ -60,18 +60,25 @@ def _heads_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Sch
             f"heads are in {weight.dtype} on {weight.device}, the backbone in {backbone.dtype} on {backbone.device}; "
             "load them with load_heads(backbone, ...)"
         )
+    check_reach(heads.spec, schedule, (stream.rows, stream.cols))
+    return HeadsDrafter(backbone, heads, vertical=not isinstance(schedule, HorizontalMTP))
+
+
+def check_reach(heads: HeadsSpec, schedule: Schedule, grid: tuple[int, int]) -> None:
+    """Fixed rounds make every position of a block final, so the heads must be able to draft them all.
+
+    ``grid``: rows and columns of codes. Raises SSDError that says which heads are missing.
+    """
+    rows, cols = grid
     if isinstance(schedule, Rounds):
-        _check_reach(heads, "horizontal", min(schedule.first_row_block, stream.cols - 1))
-        _check_reach(heads, "vertical", min(schedule.rows_per_block, stream.rows - 1))
+        _check_offsets(heads, "horizontal", min(schedule.first_row_block, cols - 1))
+        _check_offsets(heads, "vertical", min(schedule.rows_per_block, rows - 1))
     if isinstance(schedule, HorizontalMTP):
-        _check_reach(heads, "horizontal", min(schedule.tokens, stream.cols - 1))
-        return HeadsDrafter(backbone, heads, vertical=False)
-    return HeadsDrafter(backbone, heads)
+        _check_offsets(heads, "horizontal", min(schedule.tokens, cols - 1))
 
 
-def _check_reach(heads: SpatialHeads, direction: Direction, wanted: int) -> None:
-    """Fixed rounds make every position of a block final, so the heads must be able to draft them all."""
-    have = heads.offsets(direction)
+def _check_offsets(heads: HeadsSpec, direction: Direction, wanted: int) -> None:
+    have = heads.horizontal if direction == "horizontal" else heads.vertical
     if not set(range(1, wanted + 1)) <= set(have):
         raise SSDError(
             f"this schedule needs {direction} heads 1 to {wanted}, the heads file has "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -21,11 +21,11 @@ from .families.base import Backbone, PromptRows
 from .feed import Feeder
 from .noise import Noise
 from .report import EventKind, Meter, RowsEvent
-from .runner import Eager, Runner
+from .runner import Eager, Runner, StepFunction
 from .sampling import Sampling, Trouble
 from .schedule import Schedule, Step
 from .start import Start
-from .state import DRAFTING, FIRST_CHANGED, VERIFYING, DecodeState
+from .state import DRAFTING, FIRST_CHANGED, VERIFYING, DecodeState, Outcome
 from .stream import Stream
 
 OnRows = Callable[[RowsEvent], None]
@@ -88,6 +88,7 @@ class Engine:
         self._prefill(prompt)
         if self._start is not None and self._start.keep_rows:
             self._keep(self._start)
+        self._runner.warm(self._widest())
         for step in self._schedule.steps(self.state):
             self._step(step)
         return self.state.stream.to_grid(self.state.tokens)
@@ -116,6 +117,12 @@ class Engine:
                 self._feed([begin] * state.batch, [min(begin + _KEPT_CHUNK, end)] * state.batch, "prefill")
         self._tell_accepted()
 
+    def _widest(self) -> list[tuple[Hashable, StepFunction, list[int]]]:
+        """The forward and the correction that need most memory."""
+        stream = self.state.stream
+        width = min(self._schedule.window(stream), stream.length)
+        return [self._feeder.widest(width, stream.length - width), self._corrector.widest(width)]
+
     def _step(self, step: Step) -> None:
         self._poll()
         state, meter = self.state, self._meter
@@ -136,13 +143,14 @@ class Engine:
         if step.refeed:
             feed_from = [min(clean, max(front - 1, 0)) for clean, front in zip(state.clean, starts, strict=True)]
         with meter.phase("forward"):
-            self._feed(feed_from, [end - 1 for end in ends], "verify" if step.verify else "commit")
+            fed = self._feed(feed_from, [end - 1 for end in ends], "verify" if step.verify else "commit")
         first_changed: list[int | None] = [None] * state.batch
         if step.verify:
             with meter.phase("sample"):
                 self._coupling.prepare(ends)
                 self._corrector.correct(starts, ends)
                 first_changed = self._fetch()
+            state.outcome = Outcome.of(state, fed, starts, ends, first_changed)
             state.drafted = [max(drafted, end) for drafted, end in zip(state.drafted, ends, strict=True)]
             self._emit("corrected", state.board.changed[:, : state.stream.length])
         elif step.draft:
@@ -158,11 +166,14 @@ class Engine:
         if state.front != starts:
             self._tell_accepted()
 
-    def _feed(self, starts: list[int], ends: list[int], kind: str) -> None:
-        """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them."""
-        width = self._feeder.feed(starts, ends)
+    def _feed(self, starts: list[int], ends: list[int], kind: str) -> int:
+        """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them.
+
+        Returns how many tokens wide the forward was.
+        """
+        width = self._feeder.feed(starts, ends, once=kind == "prefill")
         if width == 0:
-            return
+            return 0
         state = self.state
         for image, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if end > start:
@@ -170,6 +181,7 @@ class Engine:
                 state.computed[image] = max(state.computed[image], end + 1)
         self._meter.forwards[kind] += 1
         self._meter.fed_tokens += width
+        return width
 
     def _fetch(self) -> list[int | None]:
         """Waits for the device, once a step: each image's first changed position. Raises if logits were damaged."""

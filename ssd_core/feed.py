@@ -73,17 +73,17 @@ class Feeder:
         masked = prompt.length > 1 or self._padding is not None
         return prompt.embeddings, rope, self._window(slots, slots, prompt.length, masked)
 
-    def feed(self, starts: list[int], ends: list[int]) -> int:
+    def feed(self, starts: list[int], ends: list[int], once: bool = False) -> int:
         """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them.
 
-        Returns how many tokens wide the forward was, 0 if there was nothing to feed.
+        ``once``: as in ``Runner.run``. Returns how many tokens wide the forward was, 0 if there was nothing to feed.
         """
         width = max(end - start for start, end in zip(starts, ends, strict=True))
         if width <= 0:
             return 0
         shape = self._shape(width, starts, ends)
         self._last = (shape, self._numbers(shape, starts, ends))
-        self._state.runner.run(shape, self._step_of(shape), self._last[1])
+        self._state.runner.run(shape, self._step_of(shape), self._last[1], once)
         return width
 
     def widest(self, width: int, start: int) -> tuple[FeedShape, StepFunction, list[int]]:

@@ -8,6 +8,7 @@ The predicted feature goes through the backbone's own final norm and output head
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from .errors import ShouldStop, SSDError, StopRequested
 from .transformer import RMSNorm
-from .writing import whole
+from .writing import claim, whole
 
 Direction = Literal["horizontal", "vertical"]
 FORMAT_VERSION = 1
@@ -162,6 +163,25 @@ def save_heads(heads: SpatialHeads, path: str | Path, dtype: torch.dtype = torch
     tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in heads.state_dict().items()}
     with whole(Path(path)) as partial:
         save_file(tensors, partial, metadata=_metadata(heads.spec))
+
+
+def save_new_heads(heads: SpatialHeads, path: Path, dtype: torch.dtype = torch.float16) -> Path:
+    """Like ``save_heads``, but replaces no file: where the name is taken it gets ``_2``, ``_3`` ...
+
+    Returns the path.
+    """
+    partial = path.with_name(f".ssd-{secrets.token_hex(8)}.partial")
+    try:
+        save_heads(heads, partial, dtype)
+        free = claim(path.parent, path.stem, path.suffix, "_")
+        try:
+            partial.replace(free)
+        except BaseException:
+            free.unlink()
+            raise
+    finally:
+        partial.unlink(missing_ok=True)
+    return free
 
 
 def update_notes(path: str | Path, notes: dict[str, object]) -> HeadsSpec:

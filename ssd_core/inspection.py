@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from .errors import SSDError
-from .families import ASSETS, BUILT_IN, family_of, load_backbone
 from .families.base import Backbone
+from .families.loaders import ASSETS, BUILT_IN, family_of, load_backbone
 from .heads import HeadsSpec, read_heads_spec
 from .memory import Memory, memory_of
 from .tensor_files import read_header

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from .errors import ShouldStop, SSDError
-from .families import ASSETS, BUILT_IN
 from .families.base import Backbone
+from .families.loaders import ASSETS, BUILT_IN
 from .heads import SpatialHeads, read_heads
 
 BUILT_IN_HEADS = "built-in"
@@ -18,11 +18,17 @@ def heads_file(backbone: Backbone, source: str | Path = BUILT_IN_HEADS) -> Path:
     """The file that ``source`` names: the embedded backbone's own heads, or a path. The backbone needs no weights."""
     if str(source) != BUILT_IN_HEADS:
         return Path(source)
-    if backbone.name != BUILT_IN:
+    own = built_in_heads(backbone)
+    if own is None:
         raise SSDError(
             f"no heads for {backbone.name} are built in; give a heads file trained for it, or decode without heads"
         )
-    return ASSETS / "heads.safetensors"
+    return own
+
+
+def built_in_heads(backbone: Backbone) -> Path | None:
+    """The file of the heads that ship for this backbone; None for all but the embedded one."""
+    return ASSETS / "heads.safetensors" if backbone.name == BUILT_IN else None
 
 
 def load_heads(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .auto import Auto
 from .errors import SSDError
 from .schedule import Rounds, Schedule, default_schedule
 
 PRESETS = ("auto", "exact", "balanced", "draft only", "Janus (paper)", "Lumina (paper)", "Emu3 (paper)")
-"""``auto``: what measured best on the device among the settings that give plain decoding's picture. ``exact``: the
-same promise, spelt out. ``balanced``: also keeps drafts a quarter as likely as the drawn code. ``draft only``: no
+"""``auto``: plain decoding's picture with a window that follows the device and the drafts. ``exact``: the same promise
+with a fixed window. ``balanced``: also keeps drafts a quarter as likely as the drawn code. ``draft only``: no
 verification, the fastest and the least faithful. The others are the paper's (section 4): Janus r = 2; Lumina two rows
 a block, b = 5, i = 4; Emu3 r = 6; commit in a forward of its own."""
 
@@ -18,7 +19,9 @@ BALANCED_TOLERANCE = 4.0
 
 def preset_schedule(name: str, device_type: str) -> Schedule:
     """The schedule of a preset on a device type ("cpu", "cuda", ...). Raises SSDError for an unknown name."""
-    if name in ("auto", "exact"):
+    if name == "auto":
+        return Auto()
+    if name == "exact":
         return default_schedule(device_type)
     if name == "balanced":
         return replace(default_schedule(device_type), tolerance=BALANCED_TOLERANCE)

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from .families.base import Backbone
-from .generate import Generation
+from .generation import Generation
 from .report import RowsEvent
 
 Status = Literal["running", "done", "stopped", "failed"]

@@ -52,9 +52,12 @@ class RowsEvent:
 class Report:
     """Figures of a finished run. ``seconds`` by phase: prompt, draft, forward, sample, pixels, total.
 
+    On a GPU the host runs ahead of the device, and what it waits for counts where it waits (in ``sample``).
+
     ``acceptance`` is the share of drafted codes that a verification left as they were; ``acceptance_by_round`` splits
     it by how often a code had been verified before (16 rounds and more in the last), ``acceptance_by_direction`` by
-    the kind of draft, first verification only.
+    the kind of draft, first verification only. ``auto`` is what the schedule ``Auto`` chose and why. ``graphs``: what
+    came of CUDA graphs; begins with "off" where none was used, and says why.
     """
 
     decoder: str
@@ -69,6 +72,8 @@ class Report:
     acceptance_by_round: list[float] = field(default_factory=list)
     acceptance_by_direction: dict[str, float] = field(default_factory=dict)
     tokens_per_second: float = 0.0
+    auto: dict[str, Any] | None = None
+    graphs: str = "off"
 
     @property
     def total_forwards(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,12 +18,24 @@ from torch import Tensor
 StepFunction = Callable[[Tensor], None]
 """Gets the step's numbers, int64 [n], on the device."""
 
-NewTensor = Callable[[str, tuple[int, ...], torch.dtype, torch.device], Tensor]
-"""(name, shape, dtype, device) -> a tensor of zeros that lives as long as the run."""
+
+class NewTensor(Protocol):
+    """Makes a tensor of zeros that lives as long as the run."""
+
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
+        scratch: int | None = None, repeatable: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """``scratch``: along this dimension the last entry is scratch, where steps may leave anything.
+        ``repeatable``: a step that is carried out twice leaves there what it left the first time.
+        """
 
 
-def new_tensor(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The plain :data:`NewTensor`: zeros of nobody's but the caller's."""
+def new_tensor(
+    name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
+    scratch: int | None = None, repeatable: bool = False,
+) -> Tensor:  # fmt: skip
+    """The plain :class:`NewTensor`: zeros of nobody's but the caller's."""
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
@@ -36,7 +49,10 @@ class Runner(ABC):
     exact: bool
 
     @abstractmethod
-    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
+        scratch: int | None = None, repeatable: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Zeros for this run, each name once a run (``NewTensor``)."""
 
     @abstractmethod
@@ -60,8 +76,9 @@ class Runner(ABC):
         """Tells the widest steps to come, with numbers that touch scratch only."""
 
     @abstractmethod
-    def run(self, key: Hashable, step: StepFunction, numbers: list[int]) -> None:
-        """Carries out ``step`` on ``numbers``. Equal keys promise equal work on equally many numbers."""
+    def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
+        """Carries out ``step`` on ``numbers``. Equal keys promise equal work on equally many numbers; what is done
+        ``once`` is not worth keeping."""
 
 
 class Eager(Runner):
@@ -72,7 +89,10 @@ class Eager(Runner):
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
+        scratch: int | None = None, repeatable: bool = False,
+    ) -> Tensor:  # fmt: skip
         return new_tensor(name, shape, dtype, device)
 
     def keep(self, name: str, value: Tensor) -> Tensor:
@@ -90,5 +110,5 @@ class Eager(Runner):
     def warm(self, steps: Sequence[tuple[Hashable, StepFunction, list[int]]]) -> None:
         pass
 
-    def run(self, key: Hashable, step: StepFunction, numbers: list[int]) -> None:
+    def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
         step(torch.tensor(numbers, dtype=torch.int64, device=self._device))

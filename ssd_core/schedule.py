@@ -253,7 +253,7 @@ class HorizontalMTP:
 
 
 def default_schedule(device_type: str) -> Rolling:
-    """Exact mode with the window that measured best: a forward costs by its width on a CPU, hardly so elsewhere."""
+    """Exact mode with a fixed window: a forward costs by its width on a CPU, hardly so elsewhere."""
     return Rolling(window_rows=1 if device_type == "cpu" else 3)
 
 

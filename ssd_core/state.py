@@ -10,6 +10,9 @@ Four stream positions describe an image, all exclusive ends of a prefix:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,14 +42,40 @@ class Board:
         runner: Runner,
     ) -> None:  # fmt: skip
         cells, whole = (batch, stream.length + 1), torch.int64
-        self.tokens = runner.tensor("tokens", cells, whole, device)  # [batch, length + 1]
+        self.tokens = runner.tensor("tokens", cells, whole, device, scratch=1)  # [batch, length + 1]
         self.tokens[:, : stream.length] = stream.blank(batch).to(device)
-        self.features = runner.tensor("features", (guidance_rows, *cells, hidden), dtype, device)
-        self.rounds = runner.tensor("rounds", cells, whole, device)
-        self.origin = runner.tensor("origin", cells, whole, device)
-        self.changed = runner.tensor("changed", cells, torch.bool, device)
+        self.features = runner.tensor("features", (guidance_rows, *cells, hidden), dtype, device, scratch=2)
+        self.rounds = runner.tensor("rounds", cells, whole, device, scratch=1)
+        self.origin = runner.tensor("origin", cells, whole, device, scratch=1)
+        self.changed = runner.tensor("changed", cells, torch.bool, device, scratch=1)
         self.status = runner.tensor("status", (FIRST_CHANGED + batch,), whole, device)
         self.status[FIRST_CHANGED:] = stream.length
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verification found, for schedules that adapt.
+
+    ``fed``: how many tokens wide its forward was. ``held``: drafts of each image that stand before its first changed
+    position; ``failed``: whether there was a draft at that position.
+    """
+
+    fed: int
+    held: list[int]
+    failed: list[bool]
+
+    @classmethod
+    def of(
+        cls, state: DecodeState, fed: int, starts: list[int], ends: list[int], first_changed: list[int | None]
+    ) -> Outcome:
+        """From what was corrected; ``state.drafted`` still tells up to where there were drafts."""
+        held, failed = [], []
+        for start, end, drafted, first in zip(starts, ends, state.drafted, first_changed, strict=True):
+            drafts_end = max(start, min(end, drafted))
+            stop = drafts_end if first is None else min(first, drafts_end)
+            held.append(state.stream.codes_before(stop) - state.stream.codes_before(start))
+            failed.append(stop < drafts_end)
+        return cls(fed, held, failed)
 
 
 class DecodeState:
@@ -73,6 +102,8 @@ class DecodeState:
         self.drafted = [0] * batch
         self.computed = [0] * batch
         self.clean = [0] * batch
+        self.outcome = Outcome(0, [0] * batch, [False] * batch)
+        self.choices: dict[str, Any] | None = None  # what an adaptive schedule chose and why, for the report
 
     @property
     def finished(self) -> bool:

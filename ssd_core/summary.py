@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from .compare import Comparison
-from .generate import Generation
+from .generation import Generation
 
-SHOWN_OF_SCHEDULE = {
+SHOWN_OF_SCHEDULE: dict[str, tuple[str, ...]] = {
+    "auto": (),
     "rolling": ("window_rows", "tolerance"),
     "rounds": ("rounds", "rows_per_block", "commit", "coupling"),
     "jacobi": ("window_tokens", "coupling"),
@@ -37,7 +38,8 @@ def report_text(result: Generation, files: Sequence[Path] = ()) -> str:
     if report.acceptance is not None:
         ways = ", ".join(f"{name} {share:.2f}" for name, share in report.acceptance_by_direction.items())
         lines.append(_row("acceptance", f"{report.acceptance:.2f}" + (f" (first check: {ways})" if ways else "")))
-    return "\n".join([*lines, *_files(files)])
+    lines += _auto(result)
+    return "\n".join([*lines, *_graphs(result), *_files(files)])
 
 
 def comparison_text(comparison: Comparison, files: Sequence[Path] = ()) -> str:
@@ -50,11 +52,13 @@ def comparison_text(comparison: Comparison, files: Sequence[Path] = ()) -> str:
         *_prompts(result),
         _row("picture", _picture(result)),
         _row("decoder", _decoder(result)),
+        *_auto(result),
         _row("ar", f"{ar['seconds']:8.2f} s {ar['forwards']:6d} forwards"),
-        _row("ssd", f"{ssd['seconds']:8.2f} s {ssd['forwards']:6d} forwards{acceptance}"),
+        _row(_label(result.report.decoder), f"{ssd['seconds']:8.2f} s {ssd['forwards']:6d} forwards{acceptance}"),
         _row("speed-up", f"{figures['speedup']:8.2f} x {figures['forwards_ratio']:6.2f} x fewer forwards"),
         _row("equal", f"{figures['equal_tokens']:8.1%} of the codes are those of plain decoding"),
         _row("timing", f"{runs}, after a warm-up of both"),
+        *_graphs(result),
     ]
     return "\n".join([*lines, *_files(files)])
 
@@ -81,9 +85,21 @@ def _decoder(result: Generation) -> str:
         return ", ".join(["ar", *sampling, *_machine(settings)])
     schedule = settings["schedule"]
     shown = [_setting(key, schedule[key]) for key in SHOWN_OF_SCHEDULE[name]]
-    if name == "rolling" and schedule["tolerance"] == 0 and schedule["coupling"] == "gumbel":
+    if name in ("auto", "rolling") and schedule["tolerance"] == 0 and schedule["coupling"] == "gumbel":
         shown.append("exact" if settings["dtype"] in ("float32", "float64") else "exact up to rounding")
-    return ", ".join([f"ssd {name}", *shown, *sampling, f"drafts by {settings['drafts']}", *_machine(settings)])
+    label = f"ssd {name}" if _label(name) == "ssd" else _label(name)
+    return ", ".join([label, *shown, *sampling, f"drafts by {settings['drafts']}", *_machine(settings)])
+
+
+def _label(name: str) -> str:
+    """What a decoder is called beside ar."""
+    return {"jacobi": "sjd", "mtp": "mtp"}.get(name, "ssd")
+
+
+def _auto(result: Generation) -> list[str]:
+    """What the schedule chose by itself, if it is one that does."""
+    chosen = result.report.auto
+    return [] if chosen is None else [_row("auto", chosen["why"])]
 
 
 def _machine(settings: dict[str, Any]) -> list[str]:
@@ -100,6 +116,12 @@ def _setting(name: str, value: float | str) -> str:
 def _prompts(result: Generation) -> list[str]:
     """Each prompt once, in order."""
     return list(dict.fromkeys(result.report.settings["prompts"]))
+
+
+def _graphs(result: Generation) -> list[str]:
+    """On a CPU there is nothing to tell."""
+    on_cpu = result.report.settings["device"] == "cpu"
+    return [] if on_cpu else [_row("graphs", result.report.graphs)]
 
 
 def _files(files: Sequence[Path]) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .errors import SSDError
 from .families.base import Backbone
-from .generate import Generation
+from .generation import Generation
 from .start import INTEGERS
 from .version import __version__
 from .writing import write

@@ -54,8 +54,8 @@ class KVCache:
         tensor: NewTensor = new_tensor,
     ) -> None:  # fmt: skip
         shape = (spec.layers, sequences, slots + 1, spec.kv_heads, spec.head_dim)
-        self.keys = tensor("keys", shape, dtype, device)
-        self.values = tensor("values", shape, dtype, device)
+        self.keys = tensor("keys", shape, dtype, device, scratch=2, repeatable=True)
+        self.values = tensor("values", shape, dtype, device, scratch=2, repeatable=True)
         self.sequences = sequences
         self.slots = slots
 

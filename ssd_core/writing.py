@@ -36,20 +36,25 @@ def write(path: Path, data: bytes) -> Path:
 def write_new(folder: Path, name: str, suffix: str, data: bytes) -> Path:
     """Write a file that was not there: `name`, else `name-2`, `name-3` … Returns its path."""
     with _partial(folder, data) as partial:
-        number = 1
-        while True:
-            path = folder / (f"{name}{suffix}" if number == 1 else f"{name}-{number}{suffix}")
-            try:
-                path.touch(exist_ok=False)  # claims the name, from other processes too
-                break
-            except FileExistsError:
-                number += 1
+        path = claim(folder, name, suffix)
         try:
             partial.replace(path)
         except BaseException:
             path.unlink()
             raise
     return path
+
+
+def claim(folder: Path, name: str, suffix: str, joint: str = "-") -> Path:
+    """Makes an empty file that was not there, so that no other process takes the name: see `write_new`."""
+    number = 1
+    while True:
+        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}{joint}{number}{suffix}")
+        try:
+            path.touch(exist_ok=False)
+            return path
+        except FileExistsError:
+            number += 1
 
 
 def check_folder(folder: Path) -> None:

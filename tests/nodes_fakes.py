@@ -32,6 +32,15 @@ class ModelPatcher:
         self.model = model
         self.model.device = offload_device  # ComfyUI writes on the model it is given
         self.load_device = load_device
+        self.callbacks: dict[str, list[Any]] = {}
+
+    def add_callback(self, call_type: str, callback: Any) -> None:
+        self.callbacks.setdefault(call_type, []).append(callback)
+
+    def detach(self, unpatch_all: bool = True) -> None:
+        """Takes the weights off the device, or (False) only lets go of them."""
+        for callback in self.callbacks.get("on_detach_after", []):
+            callback(self, unpatch_all)
 
 
 class FakeComfy:
@@ -41,6 +50,9 @@ class FakeComfy:
         self.base = base
         self.device = torch.device("cpu")
         self.bf16, self.fp16 = True, True
+        self.args = SimpleNamespace()
+        self.vram = SimpleNamespace(name="NORMAL_VRAM")
+        self.free = 2**36
         self.stop = False
         self.polls = 0
         self.stop_at: int | None = None
@@ -55,7 +67,9 @@ class FakeComfy:
         made = {
             "comfy": {},
             "comfy.model_management": self._management(),
+            "comfy.cli_args": {"args": self.args},
             "comfy.model_patcher": {"ModelPatcher": ModelPatcher},
+            "comfy.patcher_extension": {"CallbacksMP": SimpleNamespace(ON_DETACH="on_detach_after")},
             "comfy.utils": {"ProgressBar": self._progress_bar(), "common_upscale": self._upscale},
             "comfy_execution": {},
             "comfy_execution.utils": {"get_executing_context": lambda: SimpleNamespace(prompt_id="p-1", node_id="9")},
@@ -83,11 +97,13 @@ class FakeComfy:
             "throw_exception_if_processing_interrupted": throw_if_interrupted,
             "processing_interrupted": lambda: self.stop,
             "get_torch_device": lambda: self.device,
+            "vram_state": self.vram,
             "unet_offload_device": lambda: torch.device("cpu"),
             "intermediate_device": lambda: torch.device("cpu"),
             "is_device_cpu": lambda device: device.type == "cpu",
             "should_use_bf16": lambda device: self.bf16,
             "should_use_fp16": lambda device: self.fp16,
+            "get_free_memory": lambda device: self.free,
             "load_models_gpu": lambda models, **wishes: self.loads.append((models, wishes)),
         }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from safetensors import safe_open
 import ssd_core
 from ssd_core.cli import main, setup, threads
 from ssd_core.cli.arguments import GenerateOptions, parse
+from ssd_core.cli.main import _smaller
 
 
 @pytest.fixture
@@ -47,8 +51,8 @@ def test_picture_has_the_size_the_settings_and_the_pixels_of_the_library_call(cl
     assert image.size == (48, 32)  # PIL says width, height; the grid is rows, columns
     settings = json.loads(image.text["ssd"])
     assert image.text["Description"] == settings["prompt"] == "a red cat"
-    assert (settings["seed"], settings["grid"], settings["decoder"]) == (5, [4, 6], "rolling")
-    assert settings["schedule"]["window_rows"] == 1
+    assert (settings["seed"], settings["grid"], settings["decoder"]) == (5, [4, 6], "auto")
+    assert settings["schedule"]["tolerance"] == 0
     assert settings["sampling"]["guidance"] == 2.0
     assert settings["version"] == ssd_core.__version__
 
@@ -78,6 +82,25 @@ def test_settings_reach_the_decoder(cli, tmp_path):
     assert rolling["settings"]["schedule"]["window_rows"] == 2
     assert rolling["settings"]["schedule"]["tolerance"] == 1.5
     assert rolling["settings"]["drafts"] == "left"
+
+
+def test_every_decoder_and_drafter_has_its_option(cli, tmp_path):
+    cases = (
+        (["--drafts", "left"], "auto", "left", {}),
+        (["--mode", "auto"], "auto", "heads", {}),
+        (["--mode", "rolling", "--drafts", "random"], "rolling", "random", {"window_rows": 1}),
+        (["--mode", "rounds", "--drafts", "copy", "--rows-per-block", "5"], "rounds", "copy", {"rows_per_block": 5}),
+        (["--decoder", "sjd"], "jacobi", "random", {"window_tokens": 32}),
+        (["--decoder", "sjd", "--jacobi-window", "8", "--drafts", "heads"], "jacobi", "heads", {"window_tokens": 8}),
+        (["--decoder", "mtp"], "mtp", "heads", {"rounds": 1}),
+        (["--decoder", "mtp", "--rounds", "2"], "mtp", "heads", {"rounds": 2}),
+    )
+    for extra, decoder, drafts, schedule in cases:
+        code, out, err = cli("generate", "cat", "--json", "-o", str(tmp_path / "x.png"), *extra)
+        assert (code, err) == (0, ""), extra
+        report = json.loads(out)
+        assert (report["decoder"], report["settings"]["drafts"]) == (decoder, drafts)
+        assert schedule.items() <= report["settings"]["schedule"].items()
 
 
 def test_several_prompts_and_batches_give_one_picture_each(cli, tmp_path):
@@ -143,13 +166,16 @@ def test_json_report_is_one_object_with_the_figures(cli, tmp_path):
     code, out, err = cli("generate", "cat", "--json", "-o", f"{tmp_path}/")
     report = json.loads(out)
     assert (code, err) == (0, "")
-    assert report["total_forwards"] == sum(report["forwards"].values()) < 36
+    assert report["total_forwards"] == sum(report["forwards"].values()) <= 36
+    assert sum(report["auto"]["windows"].values()) == report["total_forwards"]
     assert report["grid"] == [6, 6]
     assert 0 <= report["acceptance"] <= 1
 
 
 def test_compare_json_has_exactly_the_promised_keys_and_exact_mode_keeps_its_word(cli, tmp_path):
-    code, out, _ = cli("generate", "two dogs", "--compare", "--json", "--repeats", "1", "-o", f"{tmp_path}/")
+    code, out, _ = cli(
+        "generate", "two dogs", "--compare", "--json", "--repeats", "1", "--mode", "rolling", "-o", f"{tmp_path}/"
+    )
     figures = json.loads(out)
     assert code == 0
     assert set(figures) == {"ar", "ssd", "speedup", "forwards_ratio", "equal_tokens"}
@@ -168,6 +194,22 @@ def test_compare_text_names_speedup_and_share_of_equal_tokens(cli, tmp_path):
     assert "speed-up" in out
     assert "% of the codes are those of plain decoding" in out
     assert "100.0%" not in out  # maximal coupling draws another picture
+
+
+def test_the_report_says_what_auto_chose(cli, tmp_path):
+    out = cli("generate", "cat", "-o", f"{tmp_path}/")[1]
+    assert "ssd auto, exact" in out
+    assert re.search(r"^  auto +(windows|plain steps)", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("extra", [["--decoder", "sjd"], ["--decoder", "mtp"], ["--mode", "auto", "--drafts", "copy"]])
+def test_compare_takes_every_decoder(cli, tmp_path, extra):
+    code, out, _ = cli("generate", "cat", "--compare", "--repeats", "1", "-o", f"{tmp_path}/", *extra)
+    assert code == 0
+    label = extra[1] if extra[0] == "--decoder" else "ssd"
+    assert re.search(rf"^  {label} .* s +\d+ forwards", out, re.MULTILINE)
+    assert ("100.0% of the codes" in out) == (label == "ssd")
+    assert names(tmp_path) == ["cat-0-ar.png", "cat-0.png"]
 
 
 def test_progress_bar_only_when_asked_or_on_a_terminal(cli, tmp_path):
@@ -213,10 +255,26 @@ def test_words_lists_what_the_model_knows(cli):
         (["cat", "--seed", str(2**64)], f"from 0 to {2**64 - 1}"),
         (["cat", "--batch", "0"], "whole number from 1 up"),
         (["cat", "--tolerance", "inf"], "--tolerance"),
-        (["cat", "--rounds", "2"], "--rounds has no meaning with --mode rolling; drop it or use --mode rounds"),
+        (["cat", "--rounds", "2"], "--rounds has no meaning with --mode auto; drop it or use --mode rolling or"),
+        (["cat", "--window-rows", "2", "--rounds", "2"], "--rounds has no meaning with --mode rolling; drop it or use"),
+        (["cat", "--mode", "auto", "--window-rows", "2"], "--window-rows has no meaning with --mode auto"),
+        (
+            ["cat", "--jacobi-window", "8"],
+            "--jacobi-window has no meaning with --mode auto; drop it or use --decoder sjd",
+        ),
+        (["cat", "--decoder", "sjd", "--jacobi-window", "0"], "whole number from 1 up"),
+        (["cat", "--decoder", "sjd", "--tolerance", "2"], "--tolerance has no meaning with --decoder sjd"),
+        (["cat", "--decoder", "mtp", "--drafts", "left"], "--drafts has no meaning with --decoder mtp"),
+        (["cat", "--decoder", "mtp", "--heads", "none"], "these drafts need a heads file, got none"),
+        (["cat", "--decoder", "mtp", "--rounds", "0"], "at least 1 token and 1 round, got 5 and 0"),
+        (["cat", "--decoder", "ar", "--drafts", "left"], "--drafts has no meaning with --decoder ar"),
+        (["cat", "--drafts", "heads", "--heads", "none"], "--drafts heads needs heads, got --heads none"),
+        (["cat", "--drafts", "best"], "'best'"),
         (["cat", "--mode", "rounds", "--window-rows", "2"], "use --mode rolling"),
         (["cat", "--decoder", "ar", "--mode", "rounds"], "use --decoder ssd"),
         (["cat", "--decoder", "ar", "--compare"], "drop one of them"),
+        (["cat", "--decoder", "ar", "--heads", "x.safetensors"], "--heads has no meaning with --decoder ar"),
+        (["cat", "--repeats", "2"], "--repeats has no meaning without --compare"),
         (["a cat", "a dog", "--batch", "2"], "got 2 prompts and --batch 2"),
         (["cat", "--negative", "dog", "--cfg", "1"], "--cfg above 1"),
         (["cat", "-o", "cat.jpg"], "'cat.jpg', expected a name ending in .png"),
@@ -279,6 +337,7 @@ def test_running_out_of_memory_is_one_line_and_other_bugs_are_not_hidden(cli, tm
     code, out, err = cli("generate", "cat", "-o", f"{tmp_path}/")
     assert (code, out) == (2, "")
     assert err == "error: out of memory; draw fewer pictures at once (--batch) or smaller ones (--size)\n"
+    assert "--micro-batch 1" in _smaller(parse(["distill", "train", "x", "-o", "y"]))
     monkeypatch.setattr(setup, "generate", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         cli("generate", "cat", "-o", f"{tmp_path}/")
@@ -331,6 +390,25 @@ def test_ctrl_c_exits_with_130_and_leaves_nothing(repository, tiny_model, tmp_pa
     assert err.rstrip().endswith("stopped")
     assert "Traceback" not in err
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for a child process")
+def test_ctrl_c_while_torch_is_imported(repository, tmp_path):
+    """The package's own import must bring nothing heavy: ``python -m`` runs it before any handler is there."""
+    for moment in ("torch", "ssd_core.cli.main"):
+        hook = f"""
+            import importlib.abc, os, signal, sys
+            class Stop(importlib.abc.MetaPathFinder):
+                def find_spec(self, name, path=None, target=None):
+                    if name == {moment!r}:
+                        os.kill(os.getpid(), signal.SIGINT)
+            sys.meta_path.insert(0, Stop())
+        """
+        (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook), encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "ssd_core", "words"]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_an_ascii_terminal_gets_question_marks_not_a_traceback(repository, tiny_model, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ssd_core import AR, Rolling, generate, load_backbone, load_heads
-from ssd_core.cli import main
+from ssd_core.cli import distill, main
 from ssd_core.distill.state import STATE_FILE
 from ssd_core.heads import HeadsSpec, SpatialHeads, read_heads_spec
 
@@ -257,14 +258,25 @@ def test_ctrl_c_writes_the_best_heads_so_far(tiny_model: Path, tmp_path: Path, s
         text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    while not process.stdout.readline().startswith("step"):
+    while not process.stdout.readline().startswith("step 1 "):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     said, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert "stopping after this step" in err
+    assert "stopping" in err
     assert "stopped; " in said
     assert read_heads_spec(out).vertical == (1,)
+
+
+def test_ctrl_c_before_the_first_step_writes_no_heads(
+    tiny_model: Path, tmp_path: Path, ssd: Callable[..., str], capsys, monkeypatch
+) -> None:
+    ssd("distill", "collect", "--model", tiny_model, "--pictures", 8, "-o", tmp_path / "s", "--threads", 1)
+    monkeypatch.setattr(distill, "_gentle_stop", lambda: nullcontext(lambda: True))
+    out = tmp_path / "heads.safetensors"
+    assert main(["distill", "train", "--model", str(tiny_model), str(tmp_path / "s"), "-o", str(out)]) == 130
+    assert "before its first step; no heads were written" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_estimates_come_without_the_work(tiny_model: Path, tmp_path: Path, ssd: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from toys import ToyBackbone, toy_heads
 
-from ssd_core import Rolling, Sampling, SSDError, StopRequested
+from ssd_core import AR, Rolling, Sampling, SSDError, StopRequested, generate
 from ssd_core.distill.estimate import estimate_drawing
 from ssd_core.distill.samples import Part, collect, digest, missing, read_samples
 
@@ -87,6 +87,30 @@ def test_exact_mode_draws_the_same_pictures(tmp_path: Path) -> None:
     assert digest(plain) == digest(exact) != digest(plain[1:])
     with pytest.raises(SSDError, match="need exact decoding, got tolerance 4"):
         draw(tmp_path / "no", backbone, schedule=Rolling(tolerance=4.0))
+
+
+def test_seeds_go_round_at_their_end(tmp_path: Path) -> None:
+    """Picture k has seed + k modulo 2**64, in whichever shard and however many are drawn at once."""
+    backbone = ToyBackbone(3, 4)
+    draw(tmp_path / "end", backbone, seed=2**64 - 3)
+    draw(tmp_path / "single", backbone, seed=2**64 - 3, at_once=1)
+    assert files(tmp_path / "end") == files(tmp_path / "single")
+    pictures = torch.cat([shard.tokens for shard in read_samples(tmp_path / "end", "toy-1")])
+    for number, seed in ((2, 2**64 - 1), (3, 0), (6, 3)):
+        assert torch.equal(pictures[number], generate(backbone, PROMPTS[number], schedule=AR(), seed=seed).tokens[0])
+    for seed in (-1, 2**64):
+        with pytest.raises(SSDError, match="seed must be from 0"):
+            draw(tmp_path / "none", backbone, seed=seed)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_share_that_is_drawn_is_told_row_by_row(tmp_path: Path) -> None:
+    """Seven pictures in shards of two; what was there already counts when the next shard is drawn."""
+    shares: list[float] = []
+    draw(tmp_path, at_once=1, on_share=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert {round(share * 21) for share in shares} == set(range(22))  # three rows a picture
 
 
 @pytest.mark.parametrize(

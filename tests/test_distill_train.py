@@ -12,10 +12,10 @@ from copying_rows import CopyingBackbone
 from safetensors.torch import load_file
 from toys import ToyBackbone, randomise, toy_heads
 
-from ssd_core import Rolling, SSDError, StopRequested, generate, load_heads
-from ssd_core.distill import StepInfo, TrainSettings, make_heads
+from ssd_core import Rolling, SSDError, generate, load_heads
+from ssd_core.distill import StepInfo, TrainSettings
 from ssd_core.distill.acceptance import expected_acceptance
-from ssd_core.distill.log import LOG_FILE, plot
+from ssd_core.distill.log import LOG_FILE, plot, read_log
 from ssd_core.distill.samples import Samples, collect, read_samples
 from ssd_core.distill.session import Wanted, split, train_file
 from ssd_core.distill.state import STATE_FILE
@@ -134,8 +134,10 @@ def test_a_state_of_another_run_is_refused(toy: ToyBackbone, shards: list[Sample
     again(toy_heads(toy, 1, 1), shards, replace(settings, micro_batch=1))
     file = tmp_path / STATE_FILE
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(SSDError, match="cannot read the training state"):
+    with pytest.raises(SSDError, match=r"cannot read the training state .* to begin again delete .*state\.safetensors"):
         again(toy_heads(toy, 1, 1), shards, settings)
+    file.unlink()
+    again(toy_heads(toy, 1, 1), shards, settings)
 
 
 def test_heads_that_nothing_can_teach_are_refused(toy: ToyBackbone, shards: list[Samples]) -> None:
@@ -165,7 +167,7 @@ def test_the_file_says_what_it_is(toy: ToyBackbone, shards: list[Samples], tmp_p
     assert rows[4]["acceptance vertical 1"] == ""
     assert float(rows[-1]["acceptance vertical 1"]) == pytest.approx(last.acceptance["vertical 1"], abs=1e-5)
     assert float(rows[-1]["held-out loss vertical 1"]) == pytest.approx(last.losses["vertical 1"], abs=1e-5)
-    picture = plot(tmp_path / "work" / LOG_FILE, (400, 300))
+    picture = plot(read_log(tmp_path / "work" / LOG_FILE), (400, 300))
     assert picture.size == (400, 300)
     assert len(picture.getcolors(10**6) or ()) > 5
     run = generate(toy, "ab", heads=load_heads(toy, out), schedule=Rolling(window_rows=2))
@@ -204,6 +206,21 @@ def test_a_stop_keeps_what_there_is(toy: ToyBackbone, shards: list[Samples], tmp
     )  # fmt: skip
     assert (result.stopped, result.steps) == (True, 7)
     assert load_heads(toy, tmp_path / "h.safetensors").offsets("horizontal") == (1, 2)
+
+
+def test_beginning_again_deletes_nothing_but_the_runs_own_files(
+    toy: ToyBackbone, shards: list[Samples], tmp_path: Path
+) -> None:
+    out, work = tmp_path / "heads.safetensors", tmp_path / "work"
+    first = train_file(toy, shards, out, SMALL, SETTINGS, work=work)
+    (work / "thesis.txt").write_text("mine", encoding="utf-8")
+    before = sorted(path.name for path in work.iterdir())
+    with pytest.raises(SSDError):
+        train_file(toy, shards, out, SMALL, SETTINGS, work=work, restart=True, start_from=tmp_path / "gone")
+    assert sorted(path.name for path in work.iterdir()) == before
+    again = train_file(toy, shards, out, SMALL, SETTINGS, work=work, restart=True)
+    assert again.steps == first.steps
+    assert (work / "thesis.txt").read_text(encoding="utf-8") == "mine"
 
 
 def test_other_heads_of_the_start_file_stay(toy: ToyBackbone, shards: list[Samples], tmp_path: Path) -> None:
@@ -248,33 +265,6 @@ def test_a_known_answer_is_learned(tmp_path: Path) -> None:
     save_heads(heads, tmp_path / "h.safetensors")
     run = generate(backbone, "a", heads=load_heads(backbone, tmp_path / "h.safetensors"), schedule=Rolling(2), seed=99)
     assert run.report.acceptance_by_direction["vertical"] >= 0.99
-
-
-def test_one_call_from_prompts_to_heads(toy: ToyBackbone, tmp_path: Path) -> None:
-    """Draws, trains and writes within its budget; a second call goes on; a stop while drawing leaves the shards."""
-    settings = replace(SETTINGS, steps=10)
-    options = {"work": tmp_path / "w", "pictures": 16, "minutes": 1.0, "vertical": (1, 2), "settings": settings}
-    with pytest.raises(StopRequested):
-        make_heads(toy, ["ab", "c"], tmp_path / "h.safetensors", should_stop=lambda: True, **options)  # type: ignore[arg-type]
-    drawn: list[tuple[int, int]] = []
-    result = make_heads(
-        toy, ["ab", "c"], tmp_path / "h.safetensors", horizontal=(1,), on_draw=lambda *n: drawn.append(n), **options
-    )  # type: ignore[arg-type]
-    assert drawn == [(1, 2), (2, 2)]
-    assert (result.steps, result.pictures, result.stopped) == (10, 15, False)
-    assert result.heads.spec.vertical == (1, 2)
-    steps: list[int] = []
-    again = make_heads(
-        toy, ["ab", "c"], tmp_path / "h.safetensors", horizontal=(1,), on_draw=lambda *n: drawn.append(n),
-        on_step=lambda info: steps.append(info.step), **options,
-    )  # type: ignore[arg-type] # fmt: skip
-    assert (again.steps, len(drawn), steps) == (10, 2, [10])
-    with pytest.raises(SSDError, match="no prompts"):
-        make_heads(toy, [], tmp_path / "h.safetensors", **options)  # type: ignore[arg-type]
-    with pytest.raises(SSDError, match="at least 2 pictures"):
-        make_heads(toy, ["a"], tmp_path / "h.safetensors", work=tmp_path, pictures=1)
-    with pytest.raises(SSDError, match="cannot draw 9x9"):
-        make_heads(toy, ["a"], tmp_path / "h.safetensors", work=tmp_path, grids=[(9, 9)])
 
 
 def test_bfloat16_autocast_trains_full_precision_weights(toy: ToyBackbone, shards: list[Samples]) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
 from ssd_core.distill.losses import each_head, head_name
-from ssd_core.families import ASSETS
 from ssd_core.families.emoji import EmojiBackbone
+from ssd_core.families.loaders import ASSETS
 from ssd_core.heads import HeadsSpec, SpatialHeads
 from ssd_core.transformer import CacheWindow, Decoder, KVCache, rope_table
 

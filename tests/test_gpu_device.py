@@ -1,7 +1,8 @@
-"""The GPU benchmark's own checks on a real GPU, with toy models: `pytest -m gpu`."""
+"""Captured steps on a real GPU and the GPU benchmark's own checks there, with toy models: `pytest -m gpu`."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ from benchmarks.gpu_allocators import BACKENDS, check_allocators
 from benchmarks.gpu_budget import Allowance
 from benchmarks.gpu_checks import check_moves, check_strictly
 from benchmarks.gpu_parts import measure_parts, own_bandwidth
-from benchmarks.gpu_shapes import TOY, random_backbone, random_heads
+from benchmarks.gpu_shapes import PROMPT, TOY, random_backbone, random_heads
+from ssd_core import Generation, HorizontalMTP, Jacobi, Rolling, Rounds, generate
+from ssd_core.capture import CudaCapture
+from ssd_core.graphs import graphs_of
+from ssd_core.schedule import Schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-CUDA = torch.device("cuda")
+CUDA = torch.device("cuda", 0)
 
 
 def assert_passed(checks: dict[str, Any]) -> None:
@@ -46,3 +51,66 @@ def test_both_allocators() -> None:
     result = check_allocators("janus", CUDA, toy=True, seconds=240)
     assert {told["backend"] for told in result["allocators"].values()} == set(BACKENDS)
     assert_passed(result["checks"])
+
+
+def draw(backbone: Any, heads: Any, schedule: Schedule, graphs: Any = "auto", **options: Any) -> Generation:
+    return generate(
+        backbone, PROMPT, heads=heads, schedule=schedule, grid=TOY["janus"].check_grid, graphs=graphs, **options
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schedule", [Rolling(2, tolerance=4.0), Rolling(3, coupling="maximal"), Rounds(1), Jacobi(7), HorizontalMTP(3, 2)]
+)
+def test_other_decoders_replay_what_they_do(schedule: Schedule) -> None:
+    """In double precision, where no rounding turns a near-tie over; batches too, and new seeds on the same graphs."""
+    shape = TOY["janus"]
+    backbone, heads = random_backbone(shape, CUDA, torch.float64), random_heads(shape, CUDA, torch.float64)
+    for batch, seed in ((1, 0), (1, 1), (2, 2), (2, 3), (1, 4)):
+        plain = draw(backbone, heads, schedule, "off", batch=batch, seed=seed)
+        graphed = draw(backbone, heads, schedule, batch=batch, seed=seed)
+        assert not graphed.report.graphs.startswith("off"), graphed.report.graphs
+        assert torch.equal(plain.tokens, graphed.tokens)
+
+
+def test_threads_on_a_gpu() -> None:
+    shape = TOY["janus"]
+    backbone, heads = random_backbone(shape, CUDA, torch.float64), random_heads(shape, CUDA, torch.float64)
+    plain = [draw(backbone, heads, Rounds(1), "off", seed=seed).tokens for seed in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda seed: draw(backbone, heads, Rounds(1), seed=seed), range(6)))
+    assert all(torch.equal(a, b.tokens) for a, b in zip(plain, together, strict=True))
+    assert not all(result.report.graphs.startswith("off") for result in together)
+
+
+def test_release_gives_the_memory_back() -> None:
+    shape = TOY["janus"]
+    backbone, heads = random_backbone(shape, CUDA, torch.float32), random_heads(shape, CUDA, torch.float32)
+    draw(backbone, heads, Rolling(2), "off")
+    before = torch.cuda.memory_allocated(CUDA)
+    for _ in range(2):
+        draw(backbone, heads, Rolling(2))
+    assert graphs_of(backbone).count > 2
+    assert torch.cuda.memory_allocated(CUDA) > before
+    graphs_of(backbone).release()
+    assert torch.cuda.memory_allocated(CUDA) <= before + 2**20  # the matrix library's workspace of a stream may stay
+    assert not draw(backbone, heads, Rolling(2)).report.graphs.startswith("off")
+
+
+def test_a_failed_capture_disturbs_nobody() -> None:
+    """Neither random numbers that others draw, nor the captures to come."""
+    backend = CudaCapture(CUDA)
+    numbers, total = backend.buffer(2), torch.zeros(2, dtype=torch.int64, device=CUDA)
+    with pytest.raises(RuntimeError):
+        backend.capture(lambda numbers: print(numbers.sum().item()), numbers)
+    assert torch.randn(3, device=CUDA).isfinite().all()
+
+    def step(numbers: torch.Tensor) -> None:
+        total.add_(numbers)
+
+    backend.aside(step, numbers)
+    replay = backend.capture(step, numbers)
+    for values in ([1, 2], [10, 20]):
+        backend.fill(numbers, values)
+        replay()
+    assert total.tolist() == [11, 22]

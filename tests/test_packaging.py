@@ -94,7 +94,7 @@ def test_core_imports_inside_a_parent_of_any_name(repository, tmp_path):
         core = importlib.import_module(folder + ".ssd_core")
         importlib.import_module(folder + ".ssd_core.cli.draw")
         assert "ssd_core" not in sys.modules, "something imports ssd_core absolutely"
-        print(core.generate.__module__ == folder + ".ssd_core.generate")
+        print(core.generate.__module__ == folder + ".ssd_core.generation")
     """
     assert run_python(code, tmp_path) == "True\n"
 

@@ -10,8 +10,8 @@ import pytest
 
 import dev
 from ssd_core.cli.arguments import parse
-from ssd_core.families import load_backbone
 from ssd_core.families.emoji import EmojiBackbone
+from ssd_core.families.loaders import load_backbone
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 INSTALL = {"cd ComfyUI/custom_nodes", "git clone https://github.com/OWNER/spatial-speculative-decoding"}

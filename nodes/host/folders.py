@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ SUFFIX = ".safetensors"
 _DEPTH = 2  # models/ar_backbones/NAME or models/ar_backbones/OWNER/NAME
 _TOKENS_DEPTH = 3
 _OUTPUT = " [output]"
+_FORBIDDEN_TEXT = '< > : " | ? *'
+_FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]')
+_UNUSABLE = re.compile(r"[. ]$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$", re.IGNORECASE)
 
 
 def register() -> None:
@@ -64,28 +68,27 @@ def heads_file(name: str) -> Path:
     return Path(path)
 
 
-def check_heads_name(name: str) -> None:
-    """Raises NodeError for a name that leaves the heads folder or names no file."""
-    if _new_heads_stem(name) is None:
+def named_heads_file(name: str) -> Path:
+    """The file of that name, whether or not it is there, in the first root of the heads.
+
+    Raises NodeError for a name that leaves the root, names no file, or could not be a file's on some system.
+    """
+    root = _heads_root()
+    wanted = _portable(name).strip().removesuffix(SUFFIX)
+    file = _plain(root / (wanted + SUFFIX))
+    if wanted.split("/")[-1] in ("", ".", "..") or root not in file.parents:
         raise NodeError(f"name must name a file inside models/{HEADS}, like my_heads; got {name!r}")
-
-
-def new_heads_file(name: str) -> Path:
-    """A free file in the first root of the heads, in a folder that is there. Raises NodeError as above."""
-    check_heads_name(name)
-    stem = _new_heads_stem(name)
-    assert stem is not None
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    number = 1
-    file = stem.with_name(stem.name + SUFFIX)
-    while file.exists():
-        number += 1
-        file = stem.with_name(f"{stem.name}_{number}{SUFFIX}")
+    for part in wanted.split("/"):
+        if _FORBIDDEN.search(part) or (part not in (".", "..") and _UNUSABLE.search(part)):
+            raise NodeError(
+                f"name must be a file name inside models/{HEADS} on every system, without {_FORBIDDEN_TEXT}, not "
+                f"ending in a dot or space and none of Windows' own (CON, NUL, COM1, …); got {name!r}"
+            )
     return file
 
 
 def heads_name(file: Path) -> str:
-    """The name under which ``heads_file`` finds a file that ``new_heads_file`` gave."""
+    """The name under which ``heads_file`` finds a file that lies in the root of ``named_heads_file``."""
     return file.relative_to(_heads_root()).as_posix()
 
 
@@ -155,15 +158,6 @@ def _all_files(root: Path) -> list[Path]:
 
 def _heads_root() -> Path:
     return _plain(folder_paths.get_folder_paths(HEADS)[0])
-
-
-def _new_heads_stem(name: str) -> Path | None:
-    """The path of a new heads file without its ending; None when it would not be a file of the heads folder."""
-    root = _heads_root()
-    wanted = _portable(name).strip().removesuffix(SUFFIX)
-    stem = _plain(root / wanted)
-    usable = wanted and not wanted.endswith(("/", "/.")) and "\0" not in wanted
-    return stem if usable and root in stem.parents else None
 
 
 def _plain(path: str | Path) -> Path:

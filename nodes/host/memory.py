@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import comfy.model_management as management
 import comfy.model_patcher as patching
+import comfy.patcher_extension as extension
 import torch
+from comfy.cli_args import args
 from torch import Tensor, nn
 
 from ..errors import NodeError
@@ -45,11 +47,33 @@ def compute_dtype(precision: str) -> torch.dtype:
     return torch.float16 if management.should_use_fp16(device) else torch.float32
 
 
-def patcher_of(module: nn.Module) -> Any:
-    """Hands a module, now on the offload device, over to ComfyUI's manager."""
+def patcher_of(module: nn.Module, on_unload: Callable[[], None] | None = None) -> Any:
+    """Hands a module, now on the offload device, over to ComfyUI's manager, which tells when it takes it off the device
+    as a whole. What it takes in part it does not tell.
+    """
     # Newer cores' default patcher streams weights in and out of the device layer by layer. A decoder that runs through
     # all of them hundreds of times a picture wants them whole and in one place: the plain patcher does that.
-    return patching.ModelPatcher(SSDWeights(module), load_device=compute_device(), offload_device=offload_device())
+    patcher = patching.ModelPatcher(SSDWeights(module), load_device=compute_device(), offload_device=offload_device())
+    if on_unload is not None:
+
+        def detached(patcher: Any, weights_leave: bool = True) -> None:
+            if weights_leave:  # else it only changes hands
+                on_unload()
+
+        patcher.add_callback(extension.CallbacksMP.ON_DETACH, detached)
+    return patcher
+
+
+def why_no_graphs(patchers: Sequence[Any]) -> str | None:
+    """What speaks against CUDA graphs over these weights here, or None: they stay where they are during a run."""
+    if getattr(args, "disable_cuda_graphs", False):  # not every version has it
+        return "ComfyUI was started with --disable-cuda-graphs"
+    state = management.vram_state.name
+    if state in ("LOW_VRAM", "NO_VRAM"):
+        return f"ComfyUI runs in {state} mode, where weights move"
+    if any(getattr(patcher, "is_dynamic", bool)() for patcher in patchers):
+        return "ComfyUI streams these weights (dynamic VRAM)"
+    return None
 
 
 def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
@@ -71,6 +95,11 @@ def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
             f"ComfyUI computes on {compute_device()} but left the weights on {next(iter(places))}, as it does with "
             "--novram; start it without that option, or with --cpu"
         )
+
+
+def free_bytes(device: torch.device) -> float:
+    """What can still be allocated on a device, by ComfyUI's count."""
+    return float(management.get_free_memory(device))
 
 
 def to_output(images: Tensor) -> Tensor:

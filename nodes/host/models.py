@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ class HeadsHandle:
 def backbone_source(choice: str) -> Path:
     """The folder of a choice of Load AR Backbone. Raises NodeError when it is missing."""
     if choice == BUILT_IN_BACKBONE:
-        return Path(core("families").ASSETS)
+        return Path(core("families.loaders").ASSETS)
     return folders.backbone_folder(choice)
 
 
@@ -89,9 +90,14 @@ def load_backbone(choice: str, precision: str) -> BackboneHandle:
                 should_stop=stop.poll,
             )
         stop.poll()
-        return BackboneHandle(choice, key, memory.patcher_of(backbone))
+        return BackboneHandle(choice, key, memory.patcher_of(backbone, _release(backbone)))
 
     return _shared.get(key, make)
+
+
+def _release(backbone: Any) -> Callable[[], None]:
+    """Gives the memory of a backbone's CUDA graphs back. ComfyUI's manager does not know of it."""
+    return lambda: core("graphs").graphs_of(backbone).release()
 
 
 def backbone_facts(choice: str) -> Any:
@@ -131,7 +137,9 @@ def make_resident(backbone: BackboneHandle, heads: HeadsHandle | None, working_b
             f"the heads {heads.choice!r} were loaded for another backbone or precision than {backbone}; connect the "
             "same Load AR Backbone to Load SSD Heads and to this node"
         )
-    memory.make_resident([backbone.patcher] + ([] if heads is None else [heads.patcher]), working_bytes)
+    patchers = [backbone.patcher] + ([] if heads is None else [heads.patcher])
+    memory.make_resident(patchers, working_bytes)
+    core("graphs").graphs_of(backbone.module).barred = memory.why_no_graphs(patchers)
 
 
 def backbone_key(choice: str, precision: str) -> tuple[str, ...]:

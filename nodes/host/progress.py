@@ -34,7 +34,13 @@ class ShareProgress:
         self._done = 0
 
     def reached(self, share: float, picture: Any = None) -> None:
-        """``picture``: a PIL image that ComfyUI shows on the node, or None for the one that is there."""
-        self._done = max(self._done, round(share * self._STEPS))
+        """``picture``: a PIL image that ComfyUI shows on the node, or None for the one that is there.
+
+        The browser hears of it when the bar moves or there is a picture, not every time.
+        """
+        done = max(self._done, round(share * self._STEPS))
+        if done == self._done and picture is None:
+            return
+        self._done = done
         preview = None if picture is None else ("JPEG", picture, self._SIDE)
         self._bar.update_absolute(self._done, self._STEPS, preview)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..noise import image_seeds
 from ..sampling import Sampling
@@ -90,6 +90,7 @@ class _Bench:
                 batch=count,
                 grid=options.size,
                 negative=options.negative,
+                graphs=options.graphs,
             )
             pictures += [to_bytes(image) for image in drawn.images]
             report = drawn.report
@@ -140,6 +141,7 @@ class _Bench:
             "drafts": self.decoder.drafts,
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "device": str(backbone.device),
+            "graphs": options.graphs,
             "version": __version__,
         }
         return dict(json.loads(json.dumps(settings)))  # as a file gives it back

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import SSDError
+from ..graphs import GRAPHS, GraphsChoice
 from .bench_decoders import NAMES, BenchDecoder, read_decoder
 from .values import not_negative, positive, size, threads, whole
 
@@ -56,6 +57,7 @@ class BenchOptions:
     device: str
     dtype: str
     threads: int | None
+    graphs: GraphsChoice
     json: bool
 
 
@@ -90,6 +92,7 @@ def add_bench(commands: Any) -> None:
     add("--device", default="cpu", help="torch device (default: cpu)")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")
     add("--threads", type=threads, metavar="N", help="CPU threads (default: measured)")
+    add("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs, where the device has them (default: auto)")
     add("--json", action="store_true", help="print the summary as one JSON object")
 
 

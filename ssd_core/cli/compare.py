@@ -13,6 +13,8 @@ from .progress import ProgressBar
 from .rows_gif import RowsRecorder
 from .setup import load, schedule_of
 
+_REPEATS = 3
+
 
 def compare(options: GenerateOptions) -> None:
     """Draw with both decoders, write both pictures and print what SSD gained."""
@@ -24,7 +26,7 @@ def compare(options: GenerateOptions) -> None:
             setup.backbone,
             setup.prompt,
             schedule=schedule_of(options),
-            repeats=options.repeats,
+            repeats=options.repeats or _REPEATS,
             note=bar.note,
             **setup.settings(),
         )

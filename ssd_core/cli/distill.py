@@ -21,9 +21,9 @@ from ..distill.ranks import Ranks
 from ..distill.samples import Part, Samples, claim, collect, missing, read_samples
 from ..distill.session import Wanted, train_file
 from ..distill.train import StepInfo
-from ..errors import ShouldStop, SSDError
-from ..families import load_backbone
+from ..errors import ShouldStop, SSDError, StopRequested
 from ..families.base import Backbone
+from ..families.loaders import load_backbone
 from ..heads import update_notes
 from ..hub import gigabytes
 from ..load import load_heads
@@ -63,7 +63,7 @@ def _collect(options: CollectOptions) -> None:
     jobs = []
     for number, grid in enumerate(options.size or [backbone.default_grid]):
         planned = plan_prompts(prompts, options.pictures, options.seed, options.empty)
-        seed = options.seed + number * _SEED_STEP
+        seed = (options.seed + number * _SEED_STEP) % 2**64
         claim(backbone, planned, options.output, grid=grid, seed=seed, batch=options.batch, sampling=sampling)
         jobs.append((grid, planned, seed))
         if ranks.first:
@@ -156,10 +156,15 @@ def _train(options: TrainOptions) -> None:
     settings = replace(options.settings, autocast=autocast)
     say = _step_line() if ranks.first else None
     with ranks.joined(backbone.device.type), _gentle_stop() as should_stop:
-        result = train_file(
-            backbone, shards, options.output, wanted, settings, work=options.work, held_out=held_out,
-            start_from=options.start_from, restart=options.restart, ranks=ranks, on_step=say, should_stop=should_stop,
-        )  # fmt: skip
+        try:
+            result = train_file(
+                backbone, shards, options.output, wanted, settings, work=options.work, held_out=held_out,
+                start_from=options.start_from, restart=options.restart, ranks=ranks, on_step=say,
+                should_stop=should_stop,
+            )  # fmt: skip
+        except StopRequested as stop:
+            print(f"{stop}; no heads were written", file=sys.stderr)
+            raise KeyboardInterrupt from stop
     if ranks.first:
         how = "stopped; " if result.stopped else ""
         print(f"{how}{result.steps} steps on {result.pictures} pictures; expected acceptance on held-out pictures:")
@@ -225,14 +230,14 @@ def _step_line() -> Callable[[StepInfo], None]:
 
 @contextmanager
 def _gentle_stop() -> Iterator[ShouldStop]:
-    """The first Ctrl-C ends training after its step, with the best heads written; the second one ends the program."""
+    """The first Ctrl-C ends training in good order, with the best heads written; the second one ends the program."""
     asked = False
 
     def ask(number: int, frame: object) -> None:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("stopping after this step; once more to stop at once", file=sys.stderr, flush=True)
+        print("stopping; once more to stop at once", file=sys.stderr, flush=True)
 
     before = signal.signal(signal.SIGINT, ask)
     try:

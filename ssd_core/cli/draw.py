@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SSDError
-from ..generate import Generation
+from ..generation import Generation
 from ..report import RowsEvent
 from ..summary import report_text
 from ..tokens import save_tokens, tokens_of

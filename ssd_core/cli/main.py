@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal or pipe without × shows ? instead of failing
+    options: Options | None = None
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         _run(options)
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        print("error: out of memory; draw fewer pictures at once (--batch) or smaller ones (--size)", file=sys.stderr)
+        print(f"error: out of memory; {_smaller(options)}", file=sys.stderr)
         return BAD_INPUT
     return 0
 
@@ -72,6 +73,13 @@ def _run(options: Options) -> None:
         compare(options)
     else:
         draw(options)
+
+
+def _smaller(options: Options | None) -> str:
+    """What takes less memory."""
+    if isinstance(options, TrainOptions):
+        return "see --estimate; take --micro-batch 1, fewer heads (--horizontal, --vertical) or --dtype bfloat16"
+    return "draw fewer pictures at once (--batch) or smaller ones (--size)"
 
 
 def _describe(error: OSError) -> str:

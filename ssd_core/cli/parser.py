@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from .. import __version__
+from ..drafts import DRAFTS
 from ..errors import SSDError
+from ..graphs import GRAPHS
 from ..hub import PUBLISHED
 from .bench_options import add_bench
 from .distill_options import add_distill
@@ -24,6 +26,7 @@ examples:
   python -m ssd_core generate "two apples on a beach"
   python -m ssd_core generate "a cat" "a dog" --seed 7 -o pictures/
   python -m ssd_core generate "a red heart" --compare
+  python -m ssd_core generate "a duck" --decoder sjd --jacobi-window 64 --drafts left --compare
   python -m ssd_core words
   python -m ssd_core download janus-pro-1b
   python -m ssd_core inspect models/ar_backbones/Janus-Pro-1B
@@ -114,12 +117,26 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
 
     decoder = command.add_argument_group("decoder")
     add = decoder.add_argument
-    add("--decoder", choices=("ar", "ssd"), default="ssd", help="plain decoding or SSD (default: ssd)")
+    add(
+        "--decoder",
+        choices=("ar", "ssd", "mtp", "sjd"),
+        default="ssd",
+        help="plain decoding, SSD, horizontal heads only (1D-MTP), or speculative Jacobi decoding, which needs no "
+        "heads (default: ssd)",
+    )
+    add(
+        "--drafts",
+        choices=DRAFTS,
+        help="ssd, sjd: who drafts; heads, the left neighbour, a copy of the row above, or chance (default: auto)",
+    )
     add(
         "--mode",
-        choices=("rolling", "rounds"),
-        help="SSD's schedule: a rolling window, or the paper's blocks with a fixed number of rounds (default: rolling)",
+        choices=("auto", "rolling", "rounds"),
+        help="SSD's schedule: plain decoding's picture with a window that follows this machine and the drafts, a "
+        "fixed rolling window, or the paper's blocks with a fixed number of rounds (default: auto; rolling with "
+        "--window-rows or --tolerance)",
     )
+    add("--jacobi-window", type=_whole(1), metavar="N", help="sjd: tokens that one forward corrects (default: 32)")
     add("--window-rows", type=_whole(1), metavar="M", help="rolling: rows in the window (default: 1 on a CPU, else 3)")
     add(
         "--tolerance",
@@ -127,7 +144,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
         metavar="T",
         help="rolling: 0 is exact (the picture of plain decoding); more keeps more drafts",
     )
-    add("--rounds", type=_whole(0), metavar="R", help="rounds: verification rounds for a block")
+    add("--rounds", type=_whole(0), metavar="R", help="rounds, mtp: verification rounds for a block")
     add("--rows-per-block", type=_whole(1), metavar="K", help="rounds: rows in a block")
     add(
         "--commit",
@@ -171,6 +188,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--device", default="cpu", help="torch device (default: cpu)")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="default: auto")
     add("--threads", type=_threads, metavar="N", help="CPU threads (default: measured, one if the cores are busy)")
+    add("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs, where the device has them (default: auto)")
 
     out = command.add_argument_group("output")
     add = out.add_argument
@@ -181,8 +199,6 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add(
         "--compare",
         action="store_true",
-        help="draw the same seed with ar too; print the speed-up and the share of equal tokens",
+        help="draw the same seed with ar too; print the speed-up and the share of equal tokens (any other decoder)",
     )
-    add(
-        "--repeats", type=_whole(1), default=3, metavar="N", help="compare: timed runs of each, alternated (default: 3)"
-    )
+    add("--repeats", type=_whole(1), metavar="N", help="compare: timed runs of each, alternated (default: 3)")

@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 
+from ..auto import Auto
 from ..engine import OnRows
 from ..errors import SSDError
-from ..families import load_backbone
 from ..families.base import Backbone
-from ..generate import Generation, generate
+from ..families.loaders import load_backbone
+from ..generation import Generation, generate
 from ..heads import SpatialHeads
 from ..load import load_heads
 from ..noise import image_seeds
 from ..sampling import Sampling
-from ..schedule import AR, Rounds, Schedule, default_schedule
-from .arguments import GenerateOptions
+from ..schedule import AR, HorizontalMTP, Jacobi, Rounds, Schedule, default_schedule
+from .arguments import GenerateOptions, mode_of
 from .parser import DEFAULT_MODEL
 from .threads import choose_threads
 
@@ -45,11 +46,13 @@ class Setup:
         options = self.options
         return {
             "heads": self.heads,
+            "drafts": options.drafts or "auto",
             "sampling": self.sampling,
             "seed": options.seed,
             "batch": options.batch,
             "grid": options.size,
             "negative": options.negative,
+            "graphs": options.graphs,
         }
 
     def draw(self, schedule: Schedule, on_rows: OnRows | None = None) -> Generation:
@@ -83,7 +86,14 @@ def schedule_of(options: GenerateOptions) -> Schedule:
     """The schedule that `--decoder`, `--mode` and their settings name."""
     if options.decoder == "ar":
         return AR()
-    if options.mode == "rounds":
+    if options.decoder == "sjd":
+        return Jacobi(**_given({"window_tokens": options.jacobi_window}))
+    if options.decoder == "mtp":
+        return HorizontalMTP(**_given({"rounds": options.rounds}))
+    mode = mode_of(options)
+    if mode == "auto":
+        return Auto()
+    if mode == "rounds":
         return Rounds(
             **_given({"rounds": options.rounds, "rows_per_block": options.rows_per_block, "commit": options.commit})
         )

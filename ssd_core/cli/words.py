@@ -7,8 +7,8 @@ import shutil
 import textwrap
 
 from ..errors import SSDError
-from ..families import load_backbone
 from ..families.emoji import EmojiBackbone
+from ..families.loaders import load_backbone
 from .arguments import WordsOptions
 
 

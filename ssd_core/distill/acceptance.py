@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import ShouldStop, StopRequested
 from ..families.base import Backbone
 from ..heads import SpatialHeads
 from ..sampling import Sampling
@@ -43,11 +44,12 @@ def measure_heads(
     samples: Iterable[Samples],
     scale: Tensor,
     sampling: Sampling | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> HeadsMeasured:
     """How well heads foresee pictures; p and q are the target and the drafted distribution under ``sampling``.
 
     ``scale``: spread of each feature channel, [hidden], the unit of the losses. ``sampling``: by default the backbone's
-    own.
+    own. Raises StopRequested when ``should_stop``, asked before each picture, said so.
     """
     sampling = sampling or backbone.default_sampling
     sums: dict[str, tuple[float, float, int]] = {}
@@ -55,6 +57,8 @@ def measure_heads(
     scale = scale.to(backbone.device)
     for shard in samples:
         for number in range(len(shard.prompts)):  # one at a time: memory does not grow with the shard
+            if should_stop is not None and should_stop():
+                raise StopRequested("measuring was stopped before its last picture")
             one = shard.pick([number])
             sides = [feature_grid(backbone, one, side) for side in guidance_sides(sampling)]
             grid = FeatureGrid(torch.cat([s.features for s in sides]), torch.cat([s.embeddings for s in sides]))

@@ -11,24 +11,24 @@ import torch
 
 from ..errors import ShouldStop, StopRequested
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import Direction, SpatialHeads
 from ..memory import PROMPT_TOKENS
 from ..report import RowsEvent
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
-from .losses import each_head
+from .losses import ANY_GRID, each_head
 from .samples import token_dtype
-from .session import Wanted, quick_settings
+from .session import Wanted
 
 GIB = 2**30
 SMALL_CARD = 24 * GIB
-_RESERVE = 1.0 * GIB  # what the CUDA context and torch's allocator keep
+RESERVE = 1.0 * GIB
+"""What the CUDA context and torch's allocator keep."""
 _TRAIN_BYTES = 16  # weight, gradient and AdamW's two moments in float32
 _PROBE_SECONDS = 2.0
 _WARM_UP_FORWARDS = 4
 _BYTES_A_PICTURE = 200  # prompt and header of a shard
-_ANY_GRID = (10**9, 10**9)
 
 USEFUL: tuple[tuple[Direction, int], ...] = (
     ("vertical", 1), ("horizontal", 1), ("vertical", 2), ("horizontal", 2), ("vertical", 3), ("horizontal", 3),
@@ -112,7 +112,7 @@ def training_memory(
     with torch.device("meta"):
         heads = SpatialHeads(wanted.spec(backbone))
     largest = max(p.numel() for p in heads.parameters())
-    one_head = max(sum(p.numel() for p in heads.head(*name).parameters()) for name in each_head(heads, _ANY_GRID))
+    one_head = max(sum(p.numel() for p in heads.head(*name).parameters()) for name in each_head(heads, ANY_GRID))
     length = PROMPT_TOKENS + max(backbone.stream(grid).length for grid in grids)
     tokens = micro_batch * length
     widest = 2 * spec.intermediate + (spec.heads + 2 * spec.kv_heads) * spec.head_dim + 4 * spec.hidden
@@ -126,14 +126,6 @@ def training_memory(
     step = 8 * largest  # AdamW goes from tensor to tensor and needs two more of its size
     working = features + max(2 * tokens * widest * size, head + logits, step)
     return TrainMemory(weights, _TRAIN_BYTES * sum(p.numel() for p in heads.parameters()), working)
-
-
-def quick_memory(backbone: Backbone, grids: Iterable[tuple[int, int]]) -> int:
-    """Bytes that ``make_heads`` needs beside the backbone's weights with its own settings."""
-    settings = quick_settings(backbone)
-    wanted = Wanted(vertical=(1, 2, 3), neighbours=1)
-    need = training_memory(backbone, wanted, grids, settings.micro_batch, settings.kl_positions)
-    return need.heads + need.activations
 
 
 def fitting(
@@ -154,7 +146,7 @@ def fitting(
             tuple(sorted(offset for way, offset in chosen if way == "vertical")),
             wanted.neighbours,
         )
-        if training_memory(backbone, some, grids, 1, kl_positions).total + _RESERVE <= limit:
+        if training_memory(backbone, some, grids, 1, kl_positions).total + RESERVE <= limit:
             best = some
     return best
 

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
 from ..presets import BALANCED_TOLERANCE
 from ..sampling import Sampling

@@ -33,6 +33,9 @@ _COLOURS = (
 )
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 112, 24, 22
 
+Curves = dict[str, list[tuple[float, float]]]
+"""(step, value) pairs by column: ``loss vertical 1``, ``acceptance vertical 1`` ..."""
+
 
 class TrainLog:
     """Writes ``log.csv``: step, seconds, learning rate and, for each head, three columns such as ``loss vertical 1``,
@@ -70,18 +73,33 @@ class TrainLog:
             )
 
 
-def plot(log: Path, size: tuple[int, int] = (900, 560)) -> Image.Image:
-    """Draws a log: losses above (logarithmic), acceptance on held-out pictures below, each head in its colour.
-
-    Raises SSDError when the file is no such log. A log without rows gives empty axes.
-    """
+def read_log(log: Path) -> Curves:
+    """The columns of a log. Raises SSDError when the file is no such log."""
     try:
         with log.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
             names = [name for name in (rows[0] if rows else ()) if name not in _FIRST]
-        points = {name: [(float(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
+        return {name: [(float(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SSDError(f"cannot plot {log} ({error!r}); expected the log.csv of a training run") from error
+
+
+def thinned(points: Curves, most: int = 80) -> Curves:
+    """At most ``most`` points of each curve, evenly spread, with the first and the last one; four digits are kept."""
+    found: Curves = {}
+    for name, line in points.items():
+        count = min(most, len(line))
+        chosen = [line[round(i * (len(line) - 1) / max(1, count - 1))] for i in range(count)]
+        found[name] = [(x, float(f"{y:.4g}")) for x, y in chosen]
+    return found
+
+
+def plot(points: Curves, size: tuple[int, int] = (900, 560)) -> Image.Image:
+    """Draws a log, or the ``history`` in a heads file's notes.
+
+    Losses above (logarithmic), acceptance on held-out pictures below. Each head has its colour. The axes are
+    empty without points.
+    """
     width, height = size
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
@@ -138,5 +156,5 @@ def _short(value: float | None) -> str:
 def save_plot(folder: Path) -> Path:
     """Draws the log of a run's folder into ``log.png`` beside it."""
     data = io.BytesIO()
-    plot(folder / LOG_FILE).save(data, format="PNG")
+    plot(read_log(folder / LOG_FILE)).save(data, format="PNG")
     return write(folder / PLOT_FILE, data.getvalue())

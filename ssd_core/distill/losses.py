@@ -7,20 +7,35 @@ channel says nothing about its weight in the output head; the KL term does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import SSDError
 from ..families.base import Backbone
 from ..heads import Direction, SpatialHead, SpatialHeads
 from .features import FeatureGrid
 
+ANY_GRID = (10**9, 10**9)
+"""Large enough for every head."""
 DIRECTIONS: tuple[Direction, ...] = ("horizontal", "vertical")
 
 
 def head_name(direction: Direction, offset: int) -> str:
     """The name of a head in losses, logs and notes, such as ``vertical 1``."""
     return f"{direction} {offset}"
+
+
+def check_reach(heads: SpatialHeads, grids: Iterable[tuple[int, int]]) -> None:
+    """Raises SSDError when a head has nothing to predict in any of the grids."""
+    sizes = sorted(set(grids))
+    reached = {name for grid in sizes for name in each_head(heads, grid)}
+    lost = [head_name(*name) for name in each_head(heads, ANY_GRID) if name not in reached]
+    if lost:
+        texts = ", ".join(f"{rows}x{cols}" for rows, cols in sizes)
+        raise SSDError(f"pictures of {texts} codes are too small for {', '.join(lost)}; leave these heads out")
 
 
 def each_head(heads: SpatialHeads, grid: tuple[int, int]) -> list[tuple[Direction, int]]:
@@ -78,6 +93,22 @@ def head_loss(
     if kl_weight:
         with torch.no_grad():
             log_p = backbone.logits(truth[:, kl_rows]).float().log_softmax(-1)
-        log_q = backbone.logits(predicted[:, kl_rows].to(truth.dtype)).float().log_softmax(-1)
+        log_q = _logits(backbone, predicted[:, kl_rows].to(dtype), truth.dtype).log_softmax(-1)
         loss = loss + kl_weight * (log_p.exp() * (log_p - log_q)).sum(-1).mean()
     return loss
+
+
+def _logits(backbone: Backbone, predicted: Tensor, dtype: torch.dtype) -> Tensor:
+    """Logits of predicted features [..., hidden] in float32, through an output head in ``dtype``.
+
+    In float16 the gradient of a mean over thousands of positions would be rounded to zero on its way through the output
+    head; there it travels as the gradient of their sum.
+    """
+    factor = float(predicted.shape[:-1].numel()) if dtype == torch.float16 else 1.0
+    if factor > 1 and predicted.requires_grad:
+        predicted = predicted.clone()
+        predicted.register_hook(lambda gradient: gradient / factor)  # type: ignore[no-untyped-call]
+    logits = backbone.logits(predicted.to(dtype)).float()
+    if factor > 1 and logits.requires_grad:
+        logits.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
+    return logits

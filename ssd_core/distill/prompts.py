@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import SSDError
-from ..families import ASSETS
 from ..families.base import Backbone
 from ..families.emoji import EmojiBackbone
+from ..families.loaders import ASSETS
 
 STARTER_FILE = ASSETS.parent / "prompts" / "starter.txt"
 """Written for this project; under its licence."""
 FIELDS = ("prompt", "caption", "text")
 """Names of the field of a jsonl object, or the column of a csv table, that holds the prompt; the first found counts."""
+EMPTY_PROMPTS = 0.1
+"""Share of the training pictures that are drawn without a prompt."""
 
 _EMOJI_STARTERS = 480
 _OBJECTS = (

@@ -1,7 +1,8 @@
 """The backbone's own pictures as training data: tokens only, in safetensors shards.
 
 A shard ``samples-ROWSxCOLS-NUMBER.safetensors`` holds ``tokens`` [n, rows, cols] as uint16 (uint32 for more than 65536
-codes) and, in its metadata, the prompts, the seed of the first picture (picture k has seed + k), the sampling settings
+codes) and, in its metadata, the prompts, the seed of the first picture (picture k has seed + k
+modulo 2**64), the sampling settings
 and the backbone's name and fingerprint. ``index-ROWSxCOLS.json`` beside the shards says what is being drawn.
 A shard is written whole or not at all, so collecting can be killed at any moment and taken up again.
 """
@@ -21,10 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from ..engine import OnProgress
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..generate import generate
+from ..generation import generate
 from ..heads import SpatialHeads
+from ..noise import image_seeds
 from ..sampling import Sampling
 from ..schedule import AR, Schedule
 from ..writing import whole, write
@@ -72,14 +75,17 @@ def collect(
     schedule: Schedule | None = None,
     heads: SpatialHeads | None = None,
     part: Part | None = None,
+    at_once: int | None = None,
     on_shard: Callable[[int, int], None] | None = None,
+    on_share: Callable[[float], None] | None = None,
     should_stop: ShouldStop | None = None,
 ) -> None:
-    """Draws one picture per prompt, ``batch`` at a time, one shard a batch.
+    """Draws one picture per prompt, ``batch`` pictures a shard, all of a shard or ``at_once`` of them at the same time.
 
     Plain decoding by default; an exact ``schedule`` with ``heads`` draws from the same distribution. Shards that exist
     already are left alone, so an interrupted call goes on where it was and a call with more prompts adds pictures.
-    ``part`` draws its share of the shards. ``on_shard(done, total)`` is called after each shard of the part.
+    ``part`` draws its share of the shards. ``on_shard(done, total)`` is called after each shard of the part,
+    ``on_share`` with the share of the part's rows that are drawn, 0..1, whenever a code is accepted.
 
     Raises SSDError, before anything is drawn, when the folder holds pictures of this grid from another backbone, other
     prompts, another seed, batch or sampling; StopRequested when ``should_stop`` said so.
@@ -87,28 +93,54 @@ def collect(
     sampling = sampling or backbone.default_sampling
     if schedule is not None and schedule.tolerance:
         raise SSDError(f"training pictures need exact decoding, got tolerance {schedule.tolerance}; use tolerance 0")
+    image_seeds(seed, 1)  # refuses what is no seed
     claim(backbone, prompts, folder, grid=grid, seed=seed, batch=batch, sampling=sampling)
+    width = at_once or batch
     starts = _starts(prompts, batch, part)
+    pictures = sum(min(batch, len(prompts) - start) for start in starts)
     for done, start in enumerate(starts, start=1):
         path, chunk = _shard(folder, grid, prompts, batch, start)
         if not _is_complete(path, chunk):
-            drawn = generate(
-                backbone, chunk, schedule=schedule or AR(), heads=heads if schedule is not None else None,
-                sampling=sampling, seed=seed + start, grid=grid, should_stop=should_stop,
-            )  # fmt: skip
+            first = (seed + start) % 2**64
+            drawn: list[Tensor] = []
+            for begin in range(0, len(chunk), width):
+                tell = None
+                if on_share is not None:
+                    before = (done - 1) * batch + begin, pictures
+                    tell = _share_line(on_share, before, grid[0])
+                made = generate(
+                    backbone, chunk[begin : begin + width], schedule=schedule or AR(),
+                    heads=heads if schedule is not None else None, sampling=sampling, seed=(first + begin) % 2**64,
+                    grid=grid, on_progress=tell, should_stop=should_stop,
+                )  # fmt: skip
+                drawn.append(made.tokens.cpu())
             metadata = {
                 "prompts": json.dumps(chunk),
-                "seed": str(seed + start),
+                "seed": str(first),
                 "sampling": json.dumps(asdict(sampling)),
-                "schedule": drawn.report.decoder,
+                "schedule": made.report.decoder,
                 "backbone": backbone.name,
                 "fingerprint": backbone.fingerprint,
             }
-            tokens = drawn.tokens.cpu().numpy().astype(token_dtype(backbone))
+            tokens = torch.cat(drawn).numpy().astype(token_dtype(backbone))
             with whole(path) as partial:
                 save_file({"tokens": tokens}, partial, metadata=metadata)
         if on_shard is not None:
             on_shard(done, len(starts))
+
+
+def _share_line(on_share: Callable[[float], None], before: tuple[int, int], rows: int) -> OnProgress:
+    """From finished rows of each picture to the share of all; ``before``: pictures done, and all there are."""
+    pictures, total = before
+    return lambda done: on_share((pictures + sum(done) / rows) / total)
+
+
+def begun_batch(folder: Path, grid: tuple[int, int]) -> int | None:
+    """Pictures a shard in a folder where pictures of that grid were begun; None where there are none."""
+    try:
+        return int(json.loads(_index(folder, grid).read_text(encoding="utf-8"))["batch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def missing(
@@ -180,12 +212,16 @@ def _is_complete(path: Path, prompts: list[str]) -> bool:
     return path.exists() and json.loads(_metadata(path)["prompts"]) == prompts
 
 
+def _index(folder: Path, grid: tuple[int, int]) -> Path:
+    return folder / f"index-{grid[0]}x{grid[1]}.json"
+
+
 def _write_index(
     backbone: Backbone, prompts: Sequence[str], folder: Path, grid: tuple[int, int], seed: int, batch: int,
     sampling: Sampling,
 ) -> None:  # fmt: skip
     """Says what is being drawn, and refuses to mix it with something else."""
-    path = folder / f"index-{grid[0]}x{grid[1]}.json"
+    path = _index(folder, grid)
     plan: dict[str, Any] = {
         "version": INDEX_VERSION,
         "backbone": backbone.name,

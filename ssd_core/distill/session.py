@@ -1,11 +1,8 @@
-"""From pictures to a heads file: what the command line and the ComfyUI node both call."""
+"""From pictures to a heads file."""
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,21 +10,17 @@ import torch
 
 from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
-from ..heads import HeadsSpec, SpatialHeads, read_heads, read_heads_spec, save_heads
+from ..heads import HeadsSpec, SpatialHeads, read_heads, read_heads_spec, save_heads, save_new_heads
 from ..version import __version__
-from .log import TrainLog, save_plot
-from .losses import each_head, head_name
-from .prompts import check_prompts, plan_prompts
+from .log import LOG_FILE, PLOT_FILE, TrainLog, read_log, save_plot, thinned
+from .losses import ANY_GRID, each_head, head_name
 from .ranks import Ranks
-from .samples import Samples, collect, read_samples
+from .samples import Samples
 from .settings import TrainSettings
-from .state import saved_steps
-from .train import OnStep, StepInfo, train_heads
+from .state import STATE_FILE, saved_steps
+from .train import BEST_FILE, OnStep, StepInfo, train_heads
 
-EMPTY_PROMPTS = 0.1
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 32
-_DRAWING_SHARE = 0.4
-_DRAW_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -35,6 +28,8 @@ class Distilled:
     """``heads`` as the file has them, on the backbone's device and in its dtype; ``acceptance`` on held-out pictures.
 
     ``pictures``: how many were trained on. ``stopped``: ended by ``should_stop``, with the best heads until then.
+    ``reused``: nothing was trained, ``path`` is the file of an earlier run of the same plan. ``left_out``: names of
+    wanted heads that the memory did not hold.
     """
 
     heads: SpatialHeads
@@ -43,6 +38,8 @@ class Distilled:
     steps: int
     pictures: int
     stopped: bool
+    reused: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,63 +59,6 @@ class Wanted:
         )
 
 
-def make_heads(
-    backbone: Backbone,
-    prompts: Sequence[str],
-    out: Path,
-    *,
-    work: Path,
-    grids: Sequence[tuple[int, int]] | None = None,
-    pictures: int = 64,
-    minutes: float = 15.0,
-    neighbours: int = 1,
-    horizontal: Sequence[int] = (1, 2, 3, 4, 5),
-    vertical: Sequence[int] = (1, 2, 3),
-    seed: int = 0,
-    start_from: Path | None = None,
-    settings: TrainSettings | None = None,
-    licence: str = "",
-    author: str = "",
-    on_draw: Callable[[int, int], None] | None = None,
-    on_step: OnStep | None = None,
-    should_stop: ShouldStop | None = None,
-) -> Distilled:
-    """Draws ``pictures`` of each of ``grids`` with the backbone, trains heads on them and writes ``out``.
-
-    ``minutes`` is the budget of both: drawing ends after 40 % of it (with at least one batch of each grid), training
-    takes the rest. ``work`` keeps the pictures and the training state: another call with the same arguments goes on
-    where this one was; once training has begun no more pictures are drawn. ``settings``: by default `quick_settings`
-    for what is left of the minutes. ``on_draw(shards, of)``; ``on_step``: see ``StepInfo``. A stop while drawing raises
-    StopRequested; a stop while training writes the best heads so far.
-
-    Raises SSDError for prompts and sizes that the backbone cannot draw and for a ``work`` of other settings.
-    """
-    sizes = [backbone.check_grid(grid) for grid in grids or (backbone.default_grid,)]
-    if not prompts:
-        raise SSDError("there are no prompts; give at least one, or use starter_prompts(backbone)")
-    check_prompts(backbone, prompts, "the list")
-    if pictures < 2 or not minutes > 0:
-        raise SSDError(f"training needs at least 2 pictures and some minutes, got {pictures} and {minutes}")
-    started = time.perf_counter()
-    folder, training = work / "samples", work / "training"
-    limits = [60 * minutes * _DRAWING_SHARE * (number + 1) / len(sizes) for number in range(len(sizes))]
-    if not saved_steps(training):
-        for number, limit in enumerate(limits):
-            _draw(backbone, prompts, folder, sizes, number, pictures, seed, started + limit, on_draw, should_stop)
-    shards = list(read_samples(folder, backbone.fingerprint))
-    drawn = {shard.grid for shard in shards}
-    if drawn != set(sizes):
-        texts = (", ".join(f"{rows}x{cols}" for rows, cols in sorted(some)) for some in (drawn, set(sizes)))
-        raise SSDError("{} holds pictures of {}, expected {}; choose another work folder".format(work, *texts))
-    left = max(0.1 * minutes, minutes - (time.perf_counter() - started) / 60)
-    wanted = Wanted(tuple(horizontal), tuple(vertical), neighbours, licence, author)
-    chosen = settings or replace(quick_settings(backbone), minutes=left)
-    return train_file(
-        backbone, shards, out, wanted, chosen, work=training, start_from=start_from, on_step=on_step,
-        should_stop=should_stop,
-    )  # fmt: skip
-
-
 def quick_settings(backbone: Backbone) -> TrainSettings:
     """For little data and little time: the KL term, and a learning rate that grows as the features get narrower."""
     return TrainSettings(
@@ -127,32 +67,6 @@ def quick_settings(backbone: Backbone) -> TrainSettings:
         autocast=backbone.dtype == torch.bfloat16,
         micro_batch=8 if backbone.hidden < 1024 else 1,
     )
-
-
-def _draw(
-    backbone: Backbone, prompts: Sequence[str], folder: Path, sizes: Sequence[tuple[int, int]], number: int,
-    pictures: int, seed: int, end: float, on_draw: Callable[[int, int], None] | None, should_stop: ShouldStop | None,
-) -> None:  # fmt: skip
-    """Draws the pictures of size ``number``; after the moment ``end`` no further batch is begun."""
-    batch = min(_DRAW_BATCH, pictures)
-    per_size = -(-pictures // batch)
-
-    def tell(done: int, total: int) -> None:
-        if on_draw is not None:
-            on_draw(number * per_size + done, len(sizes) * per_size)
-        if time.perf_counter() > end and done < total:
-            raise _EnoughDrawn
-
-    planned = plan_prompts(prompts, pictures, seed + number, EMPTY_PROMPTS)
-    with suppress(_EnoughDrawn):
-        collect(
-            backbone, planned, folder, grid=sizes[number], seed=seed + number * 10**6, batch=batch, on_shard=tell,
-            should_stop=should_stop,
-        )  # fmt: skip
-
-
-class _EnoughDrawn(Exception):  # noqa: N818 - the drawing part of the budget is used up
-    pass
 
 
 def train_file(
@@ -166,6 +80,8 @@ def train_file(
     held_out: Sequence[Samples] | None = None,
     start_from: Path | None = None,
     restart: bool = False,
+    new: bool = False,
+    run: Mapping[str, object] | None = None,
     ranks: Ranks | None = None,
     on_step: OnStep | None = None,
     should_stop: ShouldStop | None = None,
@@ -175,21 +91,23 @@ def train_file(
     ``held_out``: pictures that only measure; by default a tenth of ``shards``, 32 at most, is set aside.
     ``start_from``: a heads file of the same width whose heads are the beginning; those of its heads that are not wanted
     here are kept in ``out`` if they were made for these very weights. ``work``: state, log and plot of the run;
-    ``restart`` begins a new one there.
+    ``restart`` begins a new one there. ``new``: no file is replaced, a number is added where the name is taken.
+    ``run``: for the file's notes of that name, which also say whether the run was stopped.
 
-    Raises SSDError for heads and pictures that do not fit; what ``train_heads`` raises.
+    Raises SSDError for heads and pictures that do not fit; what ``train_heads`` raises, and then writes no heads file.
     """
     ranks = ranks or Ranks()
     if out.is_dir():
         raise SSDError(f"{out} is a folder; give the name of the heads file to write")
-    if restart and ranks.first:
-        shutil.rmtree(work, ignore_errors=True)
-    ranks.agree([0.0], backbone.device)
     training, measuring = split(shards) if held_out is None else (list(shards), list(held_out))
     heads, kept = _begin(backbone, wanted, start_from, settings.seed)
+    if restart and ranks.first:
+        for name in (STATE_FILE, BEST_FILE, LOG_FILE, PLOT_FILE):  # what else lies there is not ours
+            (work / name).unlink(missing_ok=True)
+    ranks.agree([0.0], backbone.device)
     heads = heads.to(backbone.device)
     out.parent.mkdir(parents=True, exist_ok=True)
-    names = [head_name(*name) for name in each_head(heads, (10**9, 10**9))]
+    names = [head_name(*name) for name in each_head(heads, ANY_GRID)]
     log = TrainLog(work, names, saved_steps(work)) if ranks.first else None
 
     def tell(info: StepInfo) -> None:
@@ -204,7 +122,7 @@ def train_file(
         backbone, heads, training, settings, tell, held_out=measuring, work=work, ranks=ranks, should_stop=should_stop
     )
     pictures = sum(len(shard.prompts) for shard in training)
-    notes: dict[str, object] = {
+    said: dict[str, object] = {
         "grids": sorted({shard.grid for shard in training}),
         "training": {
             "pictures": pictures,
@@ -219,13 +137,19 @@ def train_file(
         "licence": wanted.licence or f"none given; the licence of {backbone.name} may apply",
         "author": wanted.author or "not given",
         "made_with": f"spatial-speculative-decoding {__version__}",
+        "history": thinned(read_log(work / LOG_FILE)) if ranks.first else {},
+        "run": {**(run or {}), "stopped": result.stopped},
     }
-    final = heads.noted(notes) if kept is None else _joined(heads, kept, notes)
+    final = heads.noted(said) if kept is None else _joined(heads, kept, said)
+    path = out
     if ranks.first:
-        save_heads(final, out)
+        if new:
+            path = save_new_heads(final, out)
+        else:
+            save_heads(final, out)
         save_plot(work)
     ready = final.to(device=backbone.device, dtype=backbone.dtype)
-    return Distilled(ready, out, result.acceptance, result.steps, pictures, result.stopped)
+    return Distilled(ready, path, result.acceptance, result.steps, pictures, result.stopped)
 
 
 def split(shards: Sequence[Samples]) -> tuple[list[Samples], list[Samples]]:
@@ -243,21 +167,30 @@ def split(shards: Sequence[Samples]) -> tuple[list[Samples], list[Samples]]:
     return training, held_out
 
 
+def check_start(wanted: HeadsSpec, start_from: Path) -> HeadsSpec:
+    """The spec of a heads file to begin with. Raises SSDError when heads like ``wanted`` cannot begin with it."""
+    old = read_heads_spec(start_from)
+    misfit = old.misfit(wanted.backbone, wanted.hidden, old.fingerprint)
+    if misfit is not None:
+        raise SSDError(f"{start_from} {misfit}")
+    if old.neighbours != wanted.neighbours and old.vertical and wanted.vertical:
+        raise SSDError(
+            f"{start_from} has vertical heads with {old.neighbours} neighbours, expected {wanted.neighbours}; train "
+            "heads with as many, or start from others"
+        )
+    return old
+
+
 def _begin(
     backbone: Backbone, wanted: Wanted, start_from: Path | None, seed: int
 ) -> tuple[SpatialHeads, SpatialHeads | None]:
     """New or given heads to train, and a file's other heads that stay as they are."""
     spec = wanted.spec(backbone)
-    heads = SpatialHeads.new(spec, seed)
     if start_from is None:
-        return heads, None
-    old_spec = read_heads_spec(start_from)
+        return SpatialHeads.new(spec, seed), None
+    old_spec = check_start(spec, start_from)
+    heads = SpatialHeads.new(spec, seed)
     old = read_heads(start_from, backbone.hidden, backbone.name, old_spec.fingerprint)
-    if old_spec.neighbours != spec.neighbours and old_spec.vertical and spec.vertical:
-        raise SSDError(
-            f"{start_from} has vertical heads with {old_spec.neighbours} neighbours, expected {spec.neighbours}; "
-            f"train with --neighbours {old_spec.neighbours} or without --start-from"
-        )
     state = heads.state_dict()
     state.update({name: tensor for name, tensor in old.state_dict().items() if name in state})
     heads.load_state_dict(state)

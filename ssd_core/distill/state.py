@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,17 +20,25 @@ from .settings import TrainSettings
 STATE_FILE = "state.safetensors"
 STATE_VERSION = "1"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_ANEW = "to begin again delete {}"
 _FREE = ("micro_batch", "checkpoint_minutes", "minutes")
 """Settings that may change when a run is taken up: memory, and how long it may go on."""
+HEADS_BYTES = 12
+"""Of a state on disk for each weight of the heads: itself and AdamW's two moments in float32."""
 
 
 @dataclass
 class Progress:
-    """Where a run is: finished ``steps``, ``seconds`` of training, and the best mean acceptance measured so far."""
+    """Where a run is: finished ``steps``, ``seconds`` of training, and the best mean acceptance measured so far.
+
+    ``measured``: after how many steps the last time, which took ``measuring`` seconds.
+    """
 
     steps: int = 0
     seconds: float = 0.0
     best: float = -1.0
+    measured: int = 0
+    measuring: float = 0.0
 
 
 def save_state(
@@ -63,7 +72,7 @@ def load_state(
             if metadata.get("version") != STATE_VERSION:
                 raise SSDError(
                     f"{path} has version {metadata.get('version')}, this release reads {STATE_VERSION}; "
-                    "begin again with --restart"
+                    f"{_ANEW.format(path)}"
                 )
             _compare(path, metadata, _identity(heads, settings, data))
             for name, parameter in heads.named_parameters():
@@ -77,34 +86,50 @@ def load_state(
             scale = file.get_tensor("scale")
         progress = Progress(**json.loads(metadata["progress"]))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise SSDError(f"cannot read the training state {path} ({error}); begin again with --restart") from error
+        raise SSDError(f"cannot read the training state {path} ({error}); {_ANEW.format(path)}") from error
     return progress, scale
 
 
 def _identity(heads: SpatialHeads, settings: TrainSettings, data: str) -> dict[str, str]:
     """What must be the same when a run is taken up."""
-    own = {name: value for name, value in asdict(settings).items() if name not in _FREE}
     spec = {**asdict(heads.spec), "notes": {}}
-    return {"settings": json.dumps(own), "spec": json.dumps(spec), "data": data}
+    return {"settings": json.dumps(fixed(settings)), "spec": json.dumps(spec), "data": data}
+
+
+def fixed(settings: TrainSettings) -> dict[str, object]:
+    """The settings that may not change when a run is taken up."""
+    return {name: value for name, value in asdict(settings).items() if name not in _FREE}
 
 
 def _compare(path: Path, found: dict[str, str], wanted: dict[str, str]) -> None:
     if found["data"] != wanted["data"]:
-        raise SSDError(f"{path} was trained on other pictures; begin again with --restart or choose another --work")
+        raise SSDError(f"{path} was trained on other pictures; {_ANEW.format(path)}")
     for part in ("spec", "settings"):
         old, new = json.loads(found[part]), json.loads(wanted[part])
         texts = [f"{name} {old.get(name)}, now {new[name]}" for name in new if old.get(name) != new[name]]
         if texts:
             raise SSDError(
-                f"{path} belongs to a run with {'; '.join(texts)}; use the same settings, begin again with --restart "
-                "or choose another --work"
+                f"{path} belongs to a run with {'; '.join(texts)}; use the same settings, or {_ANEW.format(path)}"
             )
 
 
 def saved_steps(folder: Path) -> int:
     """How many steps the state in ``folder`` has behind it; 0 without a readable one."""
+    found = _metadata(folder)
+    return 0 if found is None else int(found[0].get("steps", 0))
+
+
+def saved_offsets(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Horizontal and vertical offsets of the heads that the state in ``folder`` has; None without a readable one."""
+    found = _metadata(folder)
+    return None if found is None else (tuple(found[1]["horizontal"]), tuple(found[1]["vertical"]))
+
+
+def _metadata(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Progress and spec of the heads."""
     try:
         with safe_open(str(folder / STATE_FILE), framework="pt") as file:
-            return int(json.loads((file.metadata() or {})["progress"])["steps"])
+            metadata = file.metadata() or {}
+            return json.loads(metadata["progress"]), json.loads(metadata["spec"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-        return 0
+        return None

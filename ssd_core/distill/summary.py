@@ -8,8 +8,12 @@ from .session import Distilled
 
 def made_text(made: Distilled) -> str:
     """Where the heads are, what they were trained on, and how much of what each one drafts the backbone accepts."""
-    lines = [
-        f"{made.path}",
+    lines = [f"{made.path}"]
+    if made.reused:
+        lines.append("made by an earlier run with the same settings; another seed or name trains anew")
+    if made.left_out:
+        lines.append(f"left out, as memory did not hold all heads: {', '.join(made.left_out)}")
+    lines += [
         f"{made.steps} steps on {made.pictures} pictures",
         "expected acceptance on pictures that were not trained on:",
     ]

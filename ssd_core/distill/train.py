@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..errors import ShouldStop, SSDError
+from ..errors import ShouldStop, SSDError, StopRequested
 from ..families.base import Backbone
 from ..heads import Direction, SpatialHeads, read_heads, save_heads
 from .acceptance import HeadsMeasured, measure_heads
 from .features import FeatureGrid, feature_grid
-from .losses import each_head, head_loss, head_name, shifted
+from .losses import ANY_GRID, check_reach, each_head, head_loss, head_name, shifted
 from .ranks import Ranks
 from .samples import Samples, digest
 from .settings import StepChoice, TrainSettings
@@ -24,6 +25,8 @@ from .state import Progress, load_state, save_state
 
 BEST_FILE = "best.safetensors"
 _SCALE_PICTURES = 32
+_STOP_SECONDS = 5.0
+"""After a stop heads are measured once more if the last time took no longer."""
 _EARLY = tuple(32 * 4**n for n in range(6))
 """Steps after which acceptance is measured besides the saved states: early numbers tell whether it is worth waiting."""
 
@@ -75,12 +78,16 @@ def train_heads(
     settings and pictures goes on from there, step for step as if it had never ended. ``held_out`` pictures are measured
     at first, early on, whenever the state is written and at the end; with a ``work`` folder the heads with the best
     acceptance on them are the result, those it began with included.
+    ``should_stop`` is asked before every micro-batch (with several ranks: before every step) and every picture that is
+    measured; a step that it interrupts is forgotten. After a stop nothing more is measured where that takes long.
     With several ``ranks`` each process takes its share of every batch; all end up with the same heads.
 
-    Raises SSDError when there is nothing to learn from, or when ``work`` belongs to another run.
+    Raises SSDError when there is nothing to learn from, or when ``work`` belongs to another run; StopRequested for a
+    stop before anything was learned that could be told: before the first step, or with ``held_out`` and ``work`` before
+    heads that had learned were measured (their state is kept).
     """
-    run = _Run(backbone, heads, shards, settings, held_out, work, ranks or Ranks())
-    return run.until_end(on_step, should_stop)
+    run = _Run(backbone, heads, shards, settings, held_out, work, ranks or Ranks(), should_stop)
+    return run.until_end(on_step)
 
 
 class _Run:
@@ -88,10 +95,12 @@ class _Run:
 
     def __init__(
         self, backbone: Backbone, heads: SpatialHeads, shards: Sequence[Samples], settings: TrainSettings,
-        held_out: Sequence[Samples], work: Path | None, ranks: Ranks,
+        held_out: Sequence[Samples], work: Path | None, ranks: Ranks, should_stop: ShouldStop | None,
     ) -> None:  # fmt: skip
         self.backbone, self.heads, self.settings, self.ranks = backbone, heads, settings, ranks
         self.shards, self.held_out, self.work = shards, held_out, work
+        self.should_stop = should_stop
+        self.stopping = False
         self.pictures = [(shard, i) for shard in shards for i in range(len(shard.prompts))]
         self.names = self._check()
         self.optimizer = torch.optim.AdamW(
@@ -102,7 +111,8 @@ class _Run:
         self.data = digest(shards)
         found = None if work is None else load_state(work, heads, self.optimizer, settings, self.data)
         if found is None:
-            scale = channel_spread(backbone, self._some(_SCALE_PICTURES))
+            alone = self.ranks.world == 1  # else all must end at the same place
+            scale = channel_spread(backbone, self._some(_SCALE_PICTURES), self._asked if alone else None)
         else:
             self.progress, scale = found
         self.scale = scale.to(backbone.device, torch.float32)
@@ -113,37 +123,38 @@ class _Run:
         """The heads; raises SSDError when one of them fits in no picture."""
         if not self.pictures:
             raise SSDError("there are no pictures to train on; collect samples first")
-        reached = {name for shard in self.shards for name in each_head(self.heads, shard.grid)}
-        grid = (10**9, 10**9)
-        lost = [head_name(*name) for name in each_head(self.heads, grid) if name not in reached]
-        if lost:
-            sizes = ", ".join(sorted({f"{s.grid[0]}x{s.grid[1]}" for s in self.shards}))
-            raise SSDError(f"pictures of {sizes} codes are too small for {', '.join(lost)}; leave these heads out")
-        return each_head(self.heads, grid)
+        check_reach(self.heads, {shard.grid for shard in self.shards})
+        return each_head(self.heads, ANY_GRID)
 
     def _some(self, count: int) -> list[Samples]:
         """Up to ``count`` pictures, evenly spread over all."""
         step = max(1, len(self.pictures) // count)
         return [shard.pick([i]) for shard, i in self.pictures[::step][:count]]
 
-    def until_end(self, on_step: OnStep | None, should_stop: ShouldStop | None) -> Trained:
+    def _asked(self) -> bool:
+        """Whether the run was asked to stop, now or before."""
+        self.stopping = self.stopping or (self.should_stop is not None and self.should_stop())
+        return self.stopping
+
+    def until_end(self, on_step: OnStep | None) -> Trained:
         progress, settings = self.progress, self.settings
-        before, started = progress.seconds, time.perf_counter()
-        saved = before
+        before = saved = progress.seconds
         if not progress.steps:
             measured = self._measure()
             if on_step is not None and measured is not None:
                 on_step(StepInfo(0, before, 0.0, 0.0, {}, measured))
         self.heads.train().requires_grad_(True)
+        started = time.perf_counter()
         while True:
             progress.seconds = before + time.perf_counter() - started
             share = self._share()
-            wish = float(should_stop is not None and should_stop())
-            share, wish, seconds = self.ranks.agree([share, wish, progress.seconds], self.backbone.device)
-            if share >= 1 or wish:
+            share, wish, seconds = self._agree(share, self._asked(), progress.seconds)
+            if wish or (share >= 1 and progress.steps):
                 break
             rate = settings.rate(progress.steps, share)
             losses = self._step(settings.step_choice(progress.steps, len(self.pictures)), rate)
+            if losses is None:
+                continue
             progress.steps += 1
             due = seconds - saved >= 60 * settings.checkpoint_minutes
             measured = self._measure() if due or progress.steps in _EARLY else None
@@ -153,12 +164,21 @@ class _Run:
             if on_step is not None:
                 on_step(StepInfo(progress.steps, progress.seconds, share, rate, losses, measured))
         self.heads.eval().requires_grad_(False)
-        measured = self._measure()
+        stopped = bool(wish) and (share < 1 or not progress.steps)
+        if not progress.steps:
+            raise StopRequested("training was stopped before its first step")
+        measured = self._last_measure(stopped)
         self._save()
+        learned, *_ = self._agree(progress.measured)
+        if stopped and self.work is not None and self.held_out and not learned:
+            raise StopRequested("training was stopped before its heads were measured; its state is kept")
         if on_step is not None and measured is not None:
             on_step(StepInfo(progress.steps, progress.seconds, min(share, 1.0), 0.0, {}, measured))
         self._take_best()
-        return Trained(progress.steps, progress.seconds, self.acceptance, stopped=bool(wish) and share < 1)
+        return Trained(progress.steps, progress.seconds, self.acceptance, stopped)
+
+    def _agree(self, *values: float) -> list[float]:
+        return self.ranks.agree(values, self.backbone.device)
 
     def _share(self) -> float:
         """How much of the run is over."""
@@ -167,8 +187,8 @@ class _Run:
         assert self.settings.minutes is not None
         return min(1.0, self.progress.seconds / (60 * self.settings.minutes))
 
-    def _step(self, choice: StepChoice, rate: float) -> dict[str, float]:
-        """One optimizer step; returns the losses of the whole batch."""
+    def _step(self, choice: StepChoice, rate: float) -> dict[str, float] | None:
+        """One optimizer step; returns the losses of the whole batch, None when a stop came before its end."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
@@ -178,31 +198,36 @@ class _Run:
         counts = {name: sum(name in each_head(self.heads, shard.grid) for shard, _ in pictures) for name in names}
         losses = torch.zeros(len(names), device=self.backbone.device)
         for samples, unconditional in self._micro_batches(pictures, choice):
+            if self.ranks.world == 1 and self._asked():
+                return None
             grid = feature_grid(self.backbone, samples, unconditional)
             for direction, offset in each_head(self.heads, samples.grid):
                 loss = self._loss(grid, direction, offset, choice) * len(samples.prompts) / counts[direction, offset]
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses[names.index((direction, offset))] += loss.detach()
         self.ranks.add([losses, *self._gradients()])
-        found = self._finite(losses.tolist())
-        for direction, offset in names:
-            head = self.heads.head(direction, offset)
-            torch.nn.utils.clip_grad_norm_(head.parameters(), self.settings.clip)
-            if not counts[direction, offset]:  # no picture of this batch is large enough: leave the head alone
+        heads = [self.heads.head(*name) for name in names]
+        norms = [torch.nn.utils.clip_grad_norm_(head.parameters(), self.settings.clip) for head in heads]
+        found, lengths = torch.stack((losses, torch.stack(norms))).tolist()
+        self._check_finite("loss", found)
+        self._check_finite("gradient", lengths)
+        for name, head in zip(names, heads, strict=True):
+            if not counts[name]:  # no picture of this batch is large enough: leave the head alone
                 head.zero_grad(set_to_none=True)
         self.optimizer.step()
         return {head_name(*name): loss for name, loss in zip(names, found, strict=True) if counts[name]}
 
-    def _finite(self, losses: list[float]) -> list[float]:
+    def _check_finite(self, what: str, values: list[float]) -> None:
         """Raises SSDError for NaN and infinity, before they reach the heads."""
-        for name, loss in zip(self.names, losses, strict=True):
-            if not math.isfinite(loss):
+        for name, value in zip(self.names, values, strict=True):
+            if not math.isfinite(value):
+                hint = "train again with a lower learning rate"
+                if self.backbone.dtype == torch.float16:
+                    hint = "float16 overflows easily: load the backbone in bfloat16 or float32"
                 raise SSDError(
-                    f"the loss of {head_name(*name)} is {loss} in step {self.progress.steps + 1}; train again with "
-                    "a lower learning rate"
+                    f"the {what} of {head_name(*name)} is {value} in step {self.progress.steps + 1}; {hint}"
                     + ("" if self.work is None else f" (saved state and best heads so far are in {self.work})")
                 )
-        return losses
 
     def _gradients(self) -> list[Tensor]:
         """The gradient of every parameter, zeros where there is none."""
@@ -240,26 +265,38 @@ class _Run:
             settings.autocast,
         )  # fmt: skip
 
-    def _measure(self) -> HeadsMeasured | None:
-        """Measures on held-out pictures, if there are any; the heads that did best are kept in the work folder."""
+    def _measure(self, last: bool = False) -> HeadsMeasured | None:
+        """Measures on held-out pictures; the heads that did best are kept in the work folder.
+
+        None without such pictures, and when a stop came before the last one; a ``last`` measurement is not stopped.
+        """
         measured = None
         if self.ranks.first and self.held_out:
-            measured = measure_heads(self.backbone, self.heads, self.held_out, self.scale)
-            self.acceptance = measured.acceptance
+            started, ask = time.perf_counter(), None if last else self._asked
+            with suppress(StopRequested):
+                measured = measure_heads(self.backbone, self.heads, self.held_out, self.scale, should_stop=ask)
+            self.progress.measuring = time.perf_counter() - started
+        if measured is not None:
+            self.acceptance, self.progress.measured = measured.acceptance, self.progress.steps
             mean = sum(self.acceptance.values()) / len(self.acceptance)
             if self.work is not None and mean > self.progress.best:
                 self.progress.best = mean
                 self.work.mkdir(parents=True, exist_ok=True)
                 save_heads(self.heads.noted({"acceptance": self.acceptance}), self.work / BEST_FILE, torch.float32)
-        self.ranks.agree([0.0], self.backbone.device)  # the others wait for the first one
+        self._agree(0.0)  # the others wait for the first one
         return measured
+
+    def _last_measure(self, stopped: bool) -> HeadsMeasured | None:
+        """At the end; after a stop only where nobody waits long for it."""
+        quick, *_ = self._agree(self.progress.measuring <= _STOP_SECONDS)
+        return self._measure(last=True) if quick or not stopped else None
 
     def _save(self) -> None:
         """Writes the state of the run, if it has a folder."""
         if self.ranks.first and self.work is not None:
             self.work.mkdir(parents=True, exist_ok=True)
             save_state(self.work, self.heads, self.optimizer, self.scale, self.progress, self.settings, self.data)
-        self.ranks.agree([0.0], self.backbone.device)
+        self._agree(0.0)
 
     def _take_best(self) -> None:
         """Ends with the heads that did best on held-out pictures, in every process."""
@@ -274,10 +311,15 @@ class _Run:
 
 
 @torch.no_grad()
-def channel_spread(backbone: Backbone, pictures: Sequence[Samples]) -> Tensor:
-    """Standard deviation of each feature channel over pictures of one each, float32 [hidden], never zero."""
+def channel_spread(backbone: Backbone, pictures: Sequence[Samples], should_stop: ShouldStop | None = None) -> Tensor:
+    """Standard deviation of each feature channel over pictures of one each, float32 [hidden], never zero.
+
+    Raises StopRequested when ``should_stop``, asked before each picture, said so.
+    """
     count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for picture in pictures:
+        if should_stop is not None and should_stop():
+            raise StopRequested("training was stopped before its first step")
         features = feature_grid(backbone, picture, False).features.flatten(0, 2).cpu().double()
         count += len(features)
         total = total + features.sum(0)

@@ -132,7 +132,7 @@ class Emu3Backbone(Backbone):
 
     def vocabulary_ids(self, tokens: Tensor) -> Tensor:
         """Stream ids int64 [...] -> vocabulary ids [...]."""
-        return torch.where(tokens < self.codes, tokens + self.ids.first_code, self.ids.end_of_line)
+        return (tokens + self.ids.first_code).masked_fill(tokens >= self.codes, self.ids.end_of_line)
 
     def full_stream(self, codes: Tensor) -> Tensor:
         """Codes int64 [batch, rows, cols] -> the vocabulary ids of the whole picture as the model writes it.

@@ -12,7 +12,7 @@ from comfy_engine.client import RefusedError
 from comfy_engine.graphs import changed, node, picture
 from safetensors.torch import load_file, save_file
 
-from ssd_core.families import ASSETS
+from ssd_core.families.loaders import ASSETS
 from ssd_core.heads import HeadsSpec, SpatialHeads, save_heads
 
 pytestmark = pytest.mark.comfy

@@ -13,7 +13,7 @@ from comfy_engine.graphs import picture
 from comfy_engine.server import ComfyServer
 from PIL import Image
 
-from ssd_core.families import ASSETS
+from ssd_core.families.loaders import ASSETS
 
 pytestmark = pytest.mark.comfy
 

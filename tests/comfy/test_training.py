@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from comfy_engine.client import RefusedError
 from comfy_engine.graphs import changed, node, picture
 from comfy_engine.pictures import pixels
+from safetensors import safe_open
+
+from ssd_core.heads import read_heads_spec
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+
+
+def steps_of(file):
+    return read_heads_spec(file).notes["training"]["steps"]
+
+
+def seconds_of(work):
+    """How long the training in a work folder has trained."""
+    (state,) = work.glob("training-*/state.safetensors")
+    with safe_open(str(state), framework="pt") as file:
+        return json.loads(file.metadata()["progress"])["seconds"]
 
 
 def training(name, **settings):
@@ -43,6 +59,15 @@ def test_trained_heads_draw_the_same_picture_and_are_offered_by_name(comfy, comf
     again = comfy.run(picture(seed=701, heads="trained/first.safetensors"))
     assert again.end == "execution_success"
     assert (pixels(comfy, again) == shown).all()
+    # When ComfyUI has forgotten everything, the same graph is answered with the file.
+    written = file.stat().st_mtime_ns
+    comfy.free()
+    once_more = comfy.run(training("trained/first"), 60)
+    assert once_more.end == "execution_success", once_more.of("execution_error")
+    assert "made by an earlier run" in "".join(once_more.text("train report"))
+    assert len(once_more.images("plot")) == 1
+    assert [path.name for path in file.parent.iterdir()] == ["first.safetensors"]
+    assert file.stat().st_mtime_ns == written
 
 
 def test_stop_while_it_trains_keeps_the_heads_and_the_next_run_goes_on(comfy, comfy_server):
@@ -58,11 +83,41 @@ def test_stop_while_it_trains_keeps_the_heads_and_the_next_run_goes_on(comfy, co
     comfy.interrupt()
     run = comfy.wait(prompt_id, 60)
     assert run.end == "execution_interrupted"
-    assert (comfy_server.base / "models" / "ssd_heads" / "stopped.safetensors").is_file()
+    file = comfy_server.base / "models" / "ssd_heads" / "stopped.safetensors"
+    steps = steps_of(file)
+    assert steps > 0
     (work,) = (comfy_server.base / "user" / "ssd_training").glob("stopped-*")
     assert list((work / "samples").rglob("*.safetensors"))
     drawn = comfy.run(picture(seed=702, heads="stopped.safetensors"))
     assert drawn.end == "execution_success"
+    # With a little more time it is done soon: it draws nothing more, and its file takes the stopped one's place.
+    pictures = {path.name: path.stat().st_mtime_ns for path in (work / "samples").iterdir()}
+    prompt["train"]["inputs"]["minutes"] = (seconds_of(work) + 15) / 60
+    prompt_id = comfy.queue(prompt)
+    comfy.listener.wait(
+        lambda events: any(e.kind == "progress" and e.data["prompt_id"] == prompt_id for e in events), 200
+    )
+    if work.exists():
+        assert {path.name: path.stat().st_mtime_ns for path in (work / "samples").iterdir()} == pictures
+    run = comfy.wait(prompt_id, 300)
+    assert run.end == "execution_success", run.of("execution_error")
+    assert steps_of(file) > steps
+    assert list(file.parent.glob("stopped*")) == [file]
+    assert not list((comfy_server.base / "user" / "ssd_training").iterdir())
+
+
+def test_stop_while_it_draws_writes_no_heads(comfy, comfy_server):
+    prompt_id = comfy.queue(training("drawing", minutes=60.0, pictures=64))
+    comfy.listener.wait(
+        lambda events: any(
+            event.kind == "progress" and event.data["prompt_id"] == prompt_id and 0 < event.data["value"] < 400
+            for event in events
+        ),
+        200,
+    )
+    comfy.interrupt()
+    assert comfy.wait(prompt_id, 60).end == "execution_interrupted"
+    assert not list((comfy_server.base / "models" / "ssd_heads").rglob("drawing*"))
 
 
 @pytest.mark.parametrize(
@@ -79,4 +134,6 @@ def test_what_cannot_be_trained_is_refused_before_it_is_queued(comfy, wrong, say
     with pytest.raises(RefusedError) as caught:
         comfy.queue(training(**settings))
     assert caught.value.status == 400
-    assert says in caught.value.texts("train")
+    told = caught.value.texts("train")
+    assert says in told
+    assert told.count("input_name") == 1  # not once more for another input

@@ -62,6 +62,7 @@ def test_a_graph_that_works_is_let_through(said):
         ({"negative": "zebras"}, "'zebras'"),
         ({"cfg": -0.2}, "cfg must be -1"),
         ({"top_p": 0.0}, "top_p must be -1"),
+        ({"graphs": "on"}, "graphs must be one of auto, off; got 'on'"),
     ],
 )
 def test_a_graph_that_cannot_work_is_refused_with_the_reason(said, change, words):
@@ -152,6 +153,50 @@ def test_rows_are_counted_in_encoded_and_in_saved_tokens(pack, said, comfy):
     assert said(load=gone, sampler={"keep_rows": 16, "tokens": ["load", 0]}) is True  # the loader's check tells
 
 
+# --- rounds beyond the reach of the heads ---
+
+
+CUSTOM = {
+    "preset": "custom", "mode": "rolling", "window_rows": 1, "tolerance": 0.0, "rounds": 2, "rows_per_block": 1,
+    "incremental_rounds": 0, "commit": "fused",
+}  # fmt: skip
+
+
+def test_blocks_that_the_heads_cannot_draft_are_refused_as_the_run_would(pack, said):
+    def answer(sampler=None, heads="built in", **changes):
+        node = ("SSDVerification", {**CUSTOM, **changes})
+        links = {"verification": ["rounds", 0], **(sampler or {})}
+        return said(rounds=node, sampler=links, heads={"heads": heads})
+
+    assert answer(mode="rounds", rows_per_block=3) is True
+    refused = answer(mode="rounds", rows_per_block=4)
+    assert "needs vertical heads 1 to 4, the heads file has [1, 2, 3]" in refused
+    assert answer(rows_per_block=4) is True  # the rolling window stops where the heads do
+    assert answer(mode="rounds", rows_per_block=4, heads="none (training-free)") is True
+    assert answer(mode="rounds", rows_per_block=4, heads=["elsewhere", 0]) is True
+    assert answer(mode="rounds", rows_per_block=["elsewhere", 0]) is True
+    assert answer(mode="waves", rows_per_block=4) is True  # that node's own check tells
+    assert answer(mode="rounds", rows_per_block=4, heads="gone.safetensors") is True
+    assert answer({"tokens": ["x", 0]}, mode="rounds", rows_per_block=4) is True  # of unknown size
+    assert said(sampler={"verification": ["elsewhere", 0]}) is True
+
+    ssd = pack("core").core()
+    backbone = ssd.load_backbone()
+    with pytest.raises(ssd.SSDError) as raised:
+        ssd.generate(backbone, "a cat", heads=ssd.load_heads(backbone), schedule=ssd.Rounds(rows_per_block=4))
+    assert str(raised.value) == refused
+
+
+@pytest.mark.parametrize("preset", ["Janus (paper)", "Lumina (paper)", "Emu3 (paper)", "draft only"])
+def test_presets_beyond_the_reach_of_the_heads_are_refused(said, heads_of, preset, pack):
+    facts = pack("host.models").backbone_facts(BUILT_IN)
+    heads_of("short.safetensors", hidden=256, backbone=facts.name, fingerprint=facts.fingerprint)
+    rounds = ("SSDVerification", {**CUSTOM, "preset": preset})
+    changes = {"rounds": rounds, "sampler": {"verification": ["rounds", 0]}}
+    assert said(**changes) is True
+    assert "needs horizontal heads 1 to 5" in said(**changes, heads={"heads": "short.safetensors"})
+
+
 def test_saved_tokens_must_be_the_backbones_and_as_many_pictures_as_are_drawn(pack, said, graph, comfy):
     tokens, checks = pack("core").core("tokens"), pack("checks")
 
@@ -219,6 +264,65 @@ def test_a_prefix_that_leaves_the_output_folder_is_refused(pack, graph, prefix):
 def test_a_prefix_inside_the_output_folder_is_fine(pack, graph, prefix):
     checks = pack("checks")
     assert checks.answer(checks.tokens_saver, prefix) is True
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taught(pack, graph):
+    """The answer to Train SSD Heads with changes."""
+    checks = pack("checks")
+    values = {
+        "backbone": ["backbone", 0], "prompts": "", "name": "mine", "pictures": 64, "minutes": 15.0, "grid": "auto",
+        "seed": 0, "start_from": "nothing",
+    }  # fmt: skip
+
+    def answer(backbone=None, **changes):
+        settings = {**values, **changes}
+        node = graph("train", train=("SSDTrainHeads", settings), backbone=backbone or {})
+        return checks.answer(checks.trainer, node, settings["name"])
+
+    return answer
+
+
+def test_a_training_that_works_is_let_through(taught, heads_of):
+    heads_of("narrow.safetensors", hidden=256, neighbours=0)
+    for changes in ({}, {"prompts": "a cat\n\na dog", "grid": "16x16"}, {"start_from": "built in"}):
+        assert taught(**changes) is True
+    assert taught(start_from="narrow.safetensors") is True  # its neighbours are taken over
+    assert taught(start_from=["elsewhere", 0], prompts=["elsewhere", 0]) is True
+
+
+def test_a_start_that_does_not_fit_is_refused_before_hours_of_drawing(taught, heads_of, comfy, pack):
+    heads_of("wide.safetensors", hidden=64, backbone="another")
+    (comfy.base / "models" / "ssd_heads" / "text.safetensors").write_text("hello", encoding="utf-8")
+    assert "trained for features of width 64 (another)" in taught(start_from="wide.safetensors")
+    assert "cannot read the heads file" in taught(start_from="text.safetensors")
+    assert "cannot read the heads file" in taught(start_from="text.safetensors", backbone={"backbone": ["x", 0]})
+    other = comfy.base / "models" / "ar_backbones" / "tuned"
+    shutil.copytree(pack("core").core("families.loaders").ASSETS, other)
+    pack("host.models").backbone_facts("tuned").name = "tuned"
+    assert "no heads for tuned are built in" in taught(start_from="built in", backbone={"backbone": "tuned"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "a:b"}, "without < >"),
+        ({"name": "../x"}, "inside models/ssd_heads"),
+        ({"prompts": "a cat\na zeppelin"}, "prompt 2 of the list ('a zeppelin')"),
+        ({"grid": "7x7"}, "cannot draw 7x7"),
+    ],
+)
+def test_a_training_that_cannot_work_is_refused_in_words(taught, changes, words):
+    assert words in taught(**changes)
+
+
+@pytest.mark.parametrize("value", ["gone.safetensors", 5, True, {"a": 1}])
+def test_a_start_file_that_is_not_there_is_refused_in_words(taught, value):
+    assert f"there is no heads file {value!r}" in taught(start_from=value)
+    assert "start_from is empty" in taught(start_from=None)
 
 
 # --- the loaders ---------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_a_broken_requirement_is_told_with_its_own_words(broken):
     assert "OSError: libgomp.so.1" in message(load)
 
 
-@pytest.mark.parametrize("lost", ["ssd_core", "ssd_core/generate.py"])
+@pytest.mark.parametrize("lost", ["ssd_core", "ssd_core/generation.py"])
 def test_missing_files_of_our_own_ask_for_a_new_installation(broken, lost):
     load, folder = broken
     path = folder / lost

@@ -162,22 +162,28 @@ def test_a_stamp_of_one_file(folders, tmp_path):
     assert folders.stamp(file) != first
 
 
-def test_new_heads_get_a_free_name_under_which_they_are_found_again(folders, comfy):
-    root = comfy.base / "models" / "ssd_heads"
-    first = folders.new_heads_file("mine/janus")
-    assert first == root / "mine" / "janus.safetensors"
-    first.write_bytes(b"")
-    assert folders.heads_file(folders.heads_name(first)) == first
-    second = folders.new_heads_file("mine\\janus.safetensors")
-    assert second == root / "mine" / "janus_2.safetensors"
-    second.write_bytes(b"")
-    assert folders.new_heads_file("mine/janus").name == "janus_3.safetensors"
+def test_heads_are_found_again_under_the_name_they_got(folders, comfy):
+    file = folders.named_heads_file("mine\\janus.safetensors")
+    assert file == folders.named_heads_file(" mine/janus ") == comfy.base / "models/ssd_heads/mine/janus.safetensors"
+    assert not file.parent.exists()
+    file.parent.mkdir()
+    file.write_bytes(b"")
+    assert folders.heads_file(folders.heads_name(file)) == file
+    for name in ("janus v1.5", "a/../b", "console", "com10", "heads (2)", "头", "nul_heads"):
+        assert folders.named_heads_file(name).suffix == ".safetensors"
 
 
-@pytest.mark.parametrize("name", ["", "  ", "../x", "/etc/x", "a/../../x", "a/", ".", "a/.", "x\0y", ".safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "  ", "../x", "/etc/x", "a/../../x", "a/", ".", "a/.", "a/..", "x\0y", ".safetensors", "a:b", "x?", "a<b",
+        'say "x"', "a|b", "a*", "line\nend", "dot.", "folder. /x", "folder./x", "CON", "nul", "Com1.heads", "lpt9/x",
+    ],
+)  # fmt: skip
 def test_heads_that_would_not_be_a_file_of_their_folder_are_refused(pack, folders, comfy, name):
+    """Nor what could be none on another system."""
     with pytest.raises(pack("errors").NodeError, match="models/ssd_heads"):
-        folders.new_heads_file(name)
+        folders.named_heads_file(name)
     assert list((comfy.base / "models" / "ssd_heads").iterdir()) == []
 
 

@@ -130,3 +130,50 @@ def test_what_an_error_report_shows_of_a_link_is_readable(models):
     backbone = models.load_backbone(BUILT_IN, "auto")
     assert str(backbone) == "AR backbone emoji scenes (built in) (float32, cpu)"
     assert str(models.load_heads(backbone, "built in")) == "SSD heads built in"
+
+
+def graphs_of(pack, backbone):
+    return pack("core").core("graphs").graphs_of(backbone.module)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda comfy: setattr(comfy.args, "disable_cuda_graphs", True), "--disable-cuda-graphs"),
+        (lambda comfy: setattr(comfy.vram, "name", "LOW_VRAM"), "LOW_VRAM mode, where weights move"),
+        (lambda comfy: setattr(comfy.vram, "name", "NO_VRAM"), "NO_VRAM mode, where weights move"),
+        (lambda comfy: setattr(comfy, "dynamic", True), "dynamic VRAM"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["backbone", "heads"])
+def test_no_graphs_where_comfyui_has_none_or_weights_move(pack, models, comfy, change, words, whose):
+    backbone = models.load_backbone(BUILT_IN, "auto")
+    heads = models.load_heads(backbone, "built in")
+    models.make_resident(backbone, heads, 0)
+    assert graphs_of(pack, backbone).barred is None
+    change(comfy)
+    if words == "dynamic VRAM":  # a new core's patcher, of either
+        (backbone if whose == "backbone" else heads).patcher.is_dynamic = lambda: True
+    models.make_resident(backbone, heads, 0)
+    assert words in graphs_of(pack, backbone).barred
+    drawn = (
+        pack("core")
+        .core()
+        .generate(backbone.module, "a cat", heads=heads.module, grid=(16, 16), schedule=pack("core").core().Rounds(0))
+    )
+    assert drawn.report.graphs == f"off: {graphs_of(pack, backbone).barred}"
+    comfy.args.__dict__.clear()
+    comfy.vram.name = "NORMAL_VRAM"
+    backbone.patcher.is_dynamic = heads.patcher.is_dynamic = lambda: False
+    models.make_resident(backbone, heads, 0)
+    assert graphs_of(pack, backbone).barred is None
+
+
+def test_graphs_give_their_memory_back_when_the_weights_leave(pack, models, monkeypatch):
+    backbone = models.load_backbone(BUILT_IN, "auto")
+    released = []
+    monkeypatch.setattr(graphs_of(pack, backbone), "release", lambda: released.append(1))
+    backbone.patcher.detach(unpatch_all=False)  # loaded again: the weights stay
+    assert released == []
+    backbone.patcher.detach()
+    assert released == [1]

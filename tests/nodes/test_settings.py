@@ -23,6 +23,10 @@ def test_the_presets_are_those_of_the_core(pack, settings):
     assert pack("core").core("presets").PRESETS == settings.PRESETS
 
 
+def test_the_choices_of_graphs_are_those_of_the_core(pack, settings):
+    assert pack("core").core("graphs").GRAPHS == settings.GRAPHS
+
+
 def test_every_preset_gives_the_cores_schedule_whatever_the_other_widgets_say(pack, settings):
     presets = pack("core").core("presets")
     for name in settings.PRESETS:
@@ -33,8 +37,7 @@ def test_every_preset_gives_the_cores_schedule_whatever_the_other_widgets_say(pa
 
 def test_nothing_connected_is_exact(settings):
     schedule = settings.Verification().schedule("cpu")
-    assert schedule.name == "rolling"
-    assert schedule.tolerance == 0
+    assert (schedule.name, schedule.coupling, schedule.tolerance) == ("auto", "gumbel", 0)
 
 
 def test_custom_reads_the_widgets(pack, settings):

@@ -14,7 +14,7 @@ from server import PromptServer
 
 # What can be held: the module and the name of the call that is one piece of it.
 PIECES = {
-    "pixels of an image": (".ssd_core.generate", None, "_decode"),
+    "pixels of an image": (".ssd_core.generation", None, "_decode"),
     "a tensor of a file": (".ssd_core.tensor_files", "TensorInfo", "copy_to"),
 }
 CALLS = dict.fromkeys(PIECES, 0)

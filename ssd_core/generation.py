@@ -9,15 +9,18 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from .auto import Auto
 from .drafts import DraftsName, choose_drafter
 from .engine import Engine, OnProgress, OnRows
 from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone
+from .graph_runs import lease
+from .graphs import GraphsChoice
 from .heads import SpatialHeads
 from .noise import image_seeds
 from .report import Meter, Report
 from .sampling import Sampling
-from .schedule import Schedule, default_schedule
+from .schedule import Schedule
 from .start import Start
 
 
@@ -48,25 +51,28 @@ def generate(
     on_rows: OnRows | None = None,
     events_per_second: float = math.inf,
     should_stop: ShouldStop | None = None,
+    graphs: GraphsChoice = "auto",
 ) -> Generation:
     """Draws pictures.
 
     ``prompt``: one text for ``batch`` images, or a list with one text per image (``batch`` must then be 1). Image k
     draws with ``seed + k`` modulo 2**64, so it equals the single image of that seed. ``schedule``: ``AR()``,
-    ``Rolling()`` or ``Rounds()``; by default exact mode, with a window of one row on a CPU and three elsewhere.
-    ``heads``: who drafts; without heads a neighbouring code is copied (``drafts``). ``grid``: (rows, cols) in codes.
+    ``Rolling()``, ``Rounds()``, ``Jacobi()`` or ``HorizontalMTP()``; by default ``Auto()``, exact mode that sets its
+    own window. ``heads`` and ``drafts``: who drafts, see ``drafts.DRAFTS``. ``grid``: (rows, cols) in codes.
     ``start``: codes [1 or batch, rows, cols] of a picture to begin with: its first ``keep_rows`` rows stay and the
     rest is drawn anew; with ``keep_rows`` 0 it is the first draft of every cell, which in exact mode changes the speed
     and nothing else.
     ``on_progress`` gets the finished rows of each image whenever codes are accepted, at next to no cost.
     ``on_rows`` gets a RowsEvent whenever rows are drafted, corrected or accepted, at most ``events_per_second`` and
     always the last one. ``should_stop`` is asked before every forward and before an image's pixels are decoded. An
-    exception from either leaves nothing behind.
+    exception from either leaves nothing behind. ``graphs``: "auto" captures steps as CUDA graphs where the device has
+    them and keeps them, with their memory, as long as the backbone lives (``graphs.graphs_of(backbone).release()``);
+    "off" does not. ``Report.graphs`` says what came of it.
 
     Raises SSDError for settings that cannot work, StopRequested when ``should_stop`` said so.
     """
     prompts = _expand(prompt, batch)
-    schedule = schedule or default_schedule(backbone.device.type)
+    schedule = schedule or Auto()
     sampling = sampling or backbone.default_sampling
     if start is None and keep_rows:
         raise SSDError(f"keep_rows is {keep_rows}, but there are no codes to keep; give start, or keep_rows 0")
@@ -79,6 +85,8 @@ def generate(
     meter = Meter()
     stream = backbone.stream(grid)
     drafter = choose_drafter(drafts, backbone, heads, schedule, stream, begin)
+    if isinstance(schedule, Auto):
+        schedule = schedule.informed(heads.spec if heads is not None and drafter.name == "heads" else None)
     settings = {
         "schedule": asdict(schedule),  # type: ignore[call-overload]
         "sampling": asdict(sampling),
@@ -91,17 +99,20 @@ def generate(
         "negative": negative,
         "keep_rows": keep_rows,
     }
-    engine = Engine(
-        backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
-        on_rows, should_stop, events_per_second, begin, on_progress,
-    )  # fmt: skip
-    with torch.inference_mode():
-        rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
-        codes = engine.run(rows)
-        with meter.phase("pixels"):
-            images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
-    report = Report(schedule.name, settings, seed, grid, len(prompts))
-    meter.fill(report)
+    constants = (stream, len(prompts), sampling, schedule.coupling, schedule.tolerance)
+    with lease(graphs, backbone, heads, backbone.device, constants) as leased:
+        engine = Engine(
+            backbone, stream, schedule, drafter, sampling, image_seeds(seed, len(prompts)), meter,
+            on_rows, should_stop, events_per_second, begin, on_progress, leased.runner,
+        )  # fmt: skip
+        with torch.inference_mode():
+            rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
+            codes = engine.run(rows)
+            with meter.phase("pixels"):
+                images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
+        report = Report(schedule.name, settings, seed, grid, len(prompts), graphs=leased.text)
+        meter.fill(report)
+    report.auto = engine.state.choices
     drawn = codes.numel() - len(prompts) * keep_rows * grid[1]
     report.tokens_per_second = drawn / (report.seconds["total"] - report.seconds["pixels"])
     return Generation(codes.clone(), images.clone(), report)

@@ -1,0 +1,139 @@
+"""The device's side of captured steps: a stream to capture on, a pool of memory, graphs that are replayed.
+
+It knows neither pictures nor when to capture what (``graphs.py``).
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .runner import StepFunction
+
+Replay = Callable[[], None]
+"""Does a captured step again, with the numbers that its buffer holds by now."""
+
+_one_capture = threading.Lock()
+"""PyTorch takes one capture at a time, of all in the process."""
+
+
+class CaptureBackend(ABC):
+    """Captures steps on one device. Not for two threads at a time.
+
+    A capture carries nothing out. A replay reads and writes the very addresses that the step used while it was
+    captured, whatever lies there by then, and no line of Python runs.
+    """
+
+    device: torch.device
+
+    @abstractmethod
+    def buffer(self, count: int) -> Tensor:
+        """Static room for a step's numbers, int64 [count]."""
+
+    @abstractmethod
+    def fill(self, buffer: Tensor, numbers: list[int]) -> None:
+        """Puts numbers there, after whatever was asked of the device before and ahead of what comes next."""
+
+    @abstractmethod
+    def aside(self, step: StepFunction, numbers: Tensor) -> None:
+        """Carries a step out where captures are made, so that what happens once only does not fall into a capture."""
+
+    @abstractmethod
+    def capture(self, step: StepFunction, numbers: Tensor) -> Replay:
+        """Captures a step that was carried out aside before. Raises RuntimeError for what the device refuses."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until the device has done all that was asked of it: no replay may be dropped earlier."""
+
+
+class CudaCapture(CaptureBackend):
+    """CUDA graphs that share one memory pool: they run one after the other and leave nothing in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool: Any = None
+        self._alive: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
+
+    def buffer(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int64, device=self.device)
+
+    def fill(self, buffer: Tensor, numbers: list[int]) -> None:
+        # PyTorch keeps pinned memory from being used again until the copy is done, so the host can run ahead.
+        buffer.copy_(torch.tensor(numbers, dtype=torch.int64, pin_memory=True), non_blocking=True)
+
+    def aside(self, step: StepFunction, numbers: Tensor) -> None:
+        with self._on_stream():
+            step(numbers)
+
+    def capture(self, step: StepFunction, numbers: Tensor) -> Replay:
+        if not self._alive:  # the memory of a pool without graphs is given back, and its name is used up
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        self.wait()
+        # torch.cuda.graph would also collect garbage and empty the allocator's cache, a tenth of a second each time.
+        # Thread-local: what other threads do on the device meanwhile is none of this capture's business.
+        with _one_capture, _no_collection():
+            try:
+                with self._on_stream():
+                    graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                    try:
+                        step(numbers)
+                    except BaseException:
+                        with suppress(RuntimeError):  # what went wrong is known, and more telling
+                            graph.capture_end()
+                        raise
+                    graph.capture_end()
+            except BaseException:
+                self._mend()
+                raise
+        self._alive.add(graph)
+        return graph.replay
+
+    def _mend(self) -> None:
+        """After a failed capture PyTorch's allocator and, up to some version, its generator take it to go on.
+
+        Random numbers that anybody in the process draws on the device would then fail; a capture that ends well sets
+        the generator right.
+        """
+        with suppress(Exception):  # no public call does this; where the capture did end, there is nothing to do
+            torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
+        spot = torch.zeros(1, device=self.device)
+        graph = torch.cuda.CUDAGraph()
+        with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(self.device)):  # type: ignore[no-untyped-call]
+            graph.capture_begin(capture_error_mode="thread_local")
+            spot.add_(1)
+            graph.capture_end()
+
+    def wait(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """The capture stream, in order with the current one before and after."""
+        current = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            yield
+        current.wait_stream(self._stream)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage that holds device memory or events must not be collected in the middle of a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,141 @@
+"""The order in which CUDA's own calls are made, on stand-ins for them; that they work is for a GPU to show."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssd_core.capture import CudaCapture
+
+NUMBERS = torch.zeros(2, dtype=torch.int64)
+
+
+class Stream:
+    """A stream; ``log`` is the one log of all of them."""
+
+    log: list[str]
+    made = 0
+
+    def __init__(self, device: Any = None) -> None:
+        Stream.made += 1
+        self.name = f"stream {Stream.made}"
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+class Graph:
+    """A CUDA graph. ``invalid``: the next end of a capture fails, as after a call that no capture takes."""
+
+    invalid = False
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        Stream.log.append(f"begin in {pool}, {capture_error_mode}")
+
+    def capture_end(self) -> None:
+        failed, Graph.invalid = Graph.invalid, False
+        Stream.log.append("end fails" if failed else "end")
+        if failed:
+            raise RuntimeError("capture invalidated")
+
+    def replay(self) -> None:
+        Stream.log.append("replay")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was called, in order; the current stream is "main" until another one is entered."""
+    calls: list[str] = []
+    Stream.log, Stream.made, Graph.invalid = calls, 0, False
+    main = Stream()
+    main.name = "main"
+    pools = iter(range(1, 99))
+
+    @contextmanager
+    def entered(stream: Stream) -> Iterator[None]:
+        calls.append(f"enter {stream.name}")
+        yield
+        calls.append(f"leave {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: f"pool {next(pools)}")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append("synchronize"))
+    monkeypatch.setattr(
+        torch._C, "_cuda_endAllocateToPool", lambda device, pool: calls.append(f"close {pool}"), raising=False
+    )
+    return calls
+
+
+def backend() -> CudaCapture:
+    return CudaCapture(torch.device("cpu"))  # the device of the tensors, which are real
+
+
+def test_a_capture_is_made_on_its_own_stream_in_order_with_the_current_one(log: list[str]) -> None:
+    def step(numbers: Tensor) -> None:
+        assert not gc.isenabled()
+        log.append("step")
+
+    replay = backend().capture(step, NUMBERS)
+    assert gc.isenabled()
+    replay()
+    assert log == [
+        "synchronize", "stream 2 waits for main", "enter stream 2", "begin in pool 1, thread_local", "step", "end",
+        "leave stream 2", "main waits for stream 2", "replay",
+    ]  # fmt: skip
+
+
+def test_what_happens_once_only_happens_aside_on_the_same_stream(log: list[str]) -> None:
+    backend().aside(lambda numbers: log.append("step"), NUMBERS)
+    assert log == [
+        "stream 2 waits for main", "enter stream 2", "step", "leave stream 2", "main waits for stream 2"
+    ]  # fmt: skip
+
+
+def test_graphs_share_a_pool_as_long_as_there_are_any(log: list[str]) -> None:
+    captures = backend()
+    one = captures.capture(lambda numbers: None, NUMBERS)
+    two = captures.capture(lambda numbers: None, NUMBERS)
+    del one, two
+    gc.collect()
+    captures.capture(lambda numbers: None, NUMBERS)
+    assert [line for line in log if line.startswith("begin")] == [
+        f"begin in pool {number}, thread_local" for number in (1, 1, 2)
+    ]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not permitted"), KeyboardInterrupt("mine")])
+@pytest.mark.parametrize("invalid", [False, True])
+def test_a_capture_that_fails_is_ended_and_mended(log: list[str], error: BaseException, invalid: bool) -> None:
+    """The first error is the one that is told; torch is left as if no capture had been."""
+
+    def step(numbers: Tensor) -> None:
+        Graph.invalid = invalid
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        backend().capture(step, NUMBERS)
+    assert gc.isenabled()
+    after = log[log.index("begin in pool 1, thread_local") + 1 :]
+    assert after == [
+        "end fails" if invalid else "end", "close pool 1", "enter stream 3", "begin in None, thread_local", "end",
+        "leave stream 3",
+    ]  # fmt: skip
+
+
+def test_an_end_that_fails_is_told_and_mended(log: list[str]) -> None:
+    def step(numbers: Tensor) -> None:
+        Graph.invalid = True
+
+    with pytest.raises(RuntimeError, match="capture invalidated"):
+        backend().capture(step, NUMBERS)
+    assert log[-1] == "leave stream 3"
+    assert "close pool 1" in log

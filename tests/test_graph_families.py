@@ -1,0 +1,48 @@
+"""Every family's steps as graphs: no step of theirs waits for the host, and replays draw what the steps do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from graph_fakes import FakeCapture, allow, spoil_scratch
+
+from benchmarks.gpu_shapes import PROMPT, TOY, random_backbone, random_heads
+from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
+from ssd_core.schedule import Schedule
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", list(TOY))
+def test_big_models_steps_can_be_captured(name: str) -> None:
+    """The library's own classes of Janus, Lumina and Emu3 at toy size, under the published schedule and exactly."""
+    shape = TOY[name]
+    backbone, heads = random_backbone(shape, CPU, torch.float64), random_heads(shape, CPU, torch.float64)
+    fake = FakeCapture()
+    kept = allow(fake, backbone, heads)
+    fake.damage = lambda number: spoil_scratch(kept)
+    schedules: list[Schedule] = [AR(), shape.paper, Rolling(2)]
+    for schedule in schedules:
+        drawn = [
+            generate(backbone, PROMPT, heads=heads, schedule=schedule, grid=shape.check_grid, seed=4, graphs=graphs)
+            for graphs in ("off", "auto")
+        ]
+        assert torch.equal(drawn[0].tokens, drawn[1].tokens)
+        assert not drawn[1].report.graphs.startswith("off"), drawn[1].report.graphs
+
+
+def test_the_embedded_models_steps_can_be_captured(tiny_model: Path) -> None:
+    backbone = load_backbone(tiny_model)
+    heads = load_heads(backbone, tiny_model / "heads.safetensors")
+    allow(FakeCapture(), backbone, heads)
+    for schedule in (Rolling(2), Rounds(1)):
+        drawn = [
+            generate(
+                backbone, "a red heart", heads=heads, schedule=schedule, sampling=Sampling(2.0), batch=2, graphs=graphs
+            )
+            for graphs in ("off", "auto")
+        ]  # fmt: skip
+        assert torch.equal(drawn[0].tokens, drawn[1].tokens)
+        assert not drawn[1].report.graphs.startswith("off"), drawn[1].report.graphs
