@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from safetensors.torch import load_file
 from ssd_core import AR, Rolling, generate, load_backbone, load_heads
 from ssd_core.cli import distill, main
 from ssd_core.distill.state import STATE_FILE
-from ssd_core.heads import HeadsSpec, SpatialHeads, read_heads_spec, save_heads
+from ssd_core.heads import HeadsSpec, SpatialHeads, read_heads_spec
 
 TESTS = Path(__file__).resolve().parent
 TRAIN = ["--steps", "40", "--batch", "4", "--lr", "1e-3", "--kl", "1", "--horizontal", "1", "2", "--vertical", "1"]
@@ -173,26 +174,28 @@ def test_drawing_and_training_may_be_killed_before_any_file_operation(tmp_path: 
 
 @pytest.mark.slow
 def test_the_embedded_models_heads_learn(ssd: Callable[..., str], tmp_path: Path) -> None:
-    """A short run on the real model, fixed seeds: vertical head 1 is accepted far more often than at the beginning."""
-    ssd("distill", "collect", "-o", tmp_path / "s", "--pictures", 16, "--size", "16x16", "--threads", 1)
-    out = tmp_path / "heads.safetensors"
-    ssd(
-        "distill", "train", tmp_path / "s", "-o", out, "--steps", 60, "--lr", "1e-3", "--kl", 1, "--batch", 4,
-        "--micro-batch", 4, "--horizontal", 1, "--vertical", 1, "--neighbours", 1, "--threads", 1,
-    )  # fmt: skip
-    said = json.loads(
-        ssd("distill", "evaluate", out, "--pictures", 2, "--size", "16x16", "--threads", 1, "--json", "--no-write")
-    )
-    untrained = tmp_path / "untrained.safetensors"
-    spec = read_heads_spec(out)
-    save_heads(SpatialHeads(HeadsSpec(256, (1,), (1,), 1, spec.backbone, spec.fingerprint)), untrained)
-    first = json.loads(
+    """A short run on the real model, fixed seeds: pictures never seen are foreseen far better than at the beginning.
+
+    The vertical head, which decoding leans on; a new head copies what it reads, and of so few pictures a horizontal one
+    hardly learns more than that.
+    """
+    samples, unseen, out = tmp_path / "s", tmp_path / "unseen", tmp_path / "heads.safetensors"
+    one = ["--threads", 1]
+    for folder, pictures, seed in ((samples, 24, 0), (unseen, 4, 10**6)):
         ssd(
-            "distill", "evaluate", untrained, "--pictures", 2, "--size", "16x16", "--threads", 1, "--json", "--no-write"
-        )
-    )
-    for name in ("horizontal 1", "vertical 1"):
-        assert said["acceptance"][name] > first["acceptance"][name] + 0.15
+            "distill", "collect", "-o", folder, "--pictures", pictures, "--size", "16x16", "--mode", "exact",
+            "--seed", seed, *one,
+        )  # fmt: skip
+    ssd(
+        "distill", "train", samples, "-o", out, "--held-out", unseen, "--steps", 80, "--lr", "1e-3", "--kl", 1,
+        "--micro-batch", 8, "--vertical", 1, "--horizontal", "--neighbours", 1, *one,
+    )  # fmt: skip
+    with (tmp_path / "heads.training" / "log.csv").open(newline="") as file:
+        measured = [float(row["acceptance vertical 1"]) for row in csv.DictReader(file) if row["acceptance vertical 1"]]
+    notes: Any = read_heads_spec(out).notes
+    assert notes["acceptance"]["vertical 1"] == pytest.approx(max(measured), abs=1e-4)
+    assert max(measured) > measured[0] + 0.08
+    said = json.loads(ssd("distill", "evaluate", out, "--pictures", 1, "--size", "16x16", "--json", "--no-write", *one))
     assert "recommended" not in read_heads_spec(out).notes
     by_name = {row["name"]: row for row in said["schedules"]}
     assert by_name["plain"]["equal"] == by_name["exact, 2 rows"]["equal"] == 1.0
