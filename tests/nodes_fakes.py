@@ -20,6 +20,8 @@ import torch
 
 PACK = "trial_pack"
 
+BUILT_IN = "emoji scenes (built in)"
+
 
 class InterruptProcessingException(Exception):  # noqa: N818 - ComfyUI's own name
     """What ComfyUI raises for Stop."""

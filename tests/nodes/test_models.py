@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 import torch
-
-BUILT_IN = "emoji scenes (built in)"
+from nodes_fakes import BUILT_IN
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-BUILT_IN = "emoji scenes (built in)"
+from nodes_fakes import BUILT_IN
 
 
 @pytest.fixture

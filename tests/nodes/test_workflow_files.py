@@ -7,12 +7,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from nodes_fakes import BUILT_IN
 
 from ssd_core import load_backbone
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "workflows").glob("*.json"))
-BUILT_IN = "emoji scenes (built in)"
 FOLDERS = {"janus_pro": "Janus-Pro-7B", "lumina_mgpt": "Lumina-mGPT-7B-768", "emu3": "Emu3-Gen"}
 TITLE_HEIGHT = 30
 

@@ -1,0 +1,79 @@
+"""The command line as a process: exit codes, Ctrl-C, pipes and terminals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+
+def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ssd_core", *arguments]
+    return subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_module_runs_and_a_bad_option_has_no_traceback(repository):
+    process = start(repository, "generate", "cat", "--cfg", "much")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("error: argument --cfg: got 'much'")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for a child process")
+def test_ctrl_c_exits_with_130_and_leaves_nothing(repository, tiny_model, tmp_path):
+    process = start(
+        repository, "generate", "cat", "--model", str(tiny_model), "--batch", "256", "--decoder", "ar",
+        "--threads", "1", "--progress", "-o", f"{tmp_path}/", "--tokens-out", f"{tmp_path}/t.safetensors",
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.read(5).endswith("rows")  # decoding has begun
+    process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - asked < 5
+    assert process.returncode == 130
+    assert err.rstrip().endswith("stopped")
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for a child process")
+def test_ctrl_c_while_torch_is_imported(repository, tmp_path):
+    """The package's own import must bring nothing heavy: ``python -m`` runs it before any handler is there."""
+    for moment in ("torch", "ssd_core.cli.main"):
+        hook = f"""
+            import importlib.abc, os, signal, sys
+            class Stop(importlib.abc.MetaPathFinder):
+                def find_spec(self, name, path=None, target=None):
+                    if name == {moment!r}:
+                        os.kill(os.getpid(), signal.SIGINT)
+            sys.meta_path.insert(0, Stop())
+        """
+        (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook), encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "ssd_core", "words"]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_an_ascii_terminal_gets_question_marks_not_a_traceback(repository, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    process = start(repository, "generate", "cat", "--model", str(tiny_model), "-o", f"{tmp_path}/")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    assert "48?48 pixels" in out
+
+
+def test_a_reader_that_leaves_is_no_error(repository, tiny_model):
+    process = start(repository, "words", "--model", str(tiny_model))
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0
