@@ -10,11 +10,12 @@ from gpu_fakes import Clock, fake_line
 
 from benchmarks import gpu_allocators, gpu_forward, gpu_speed
 from benchmarks.gpu_budget import Allowance, NoTimeError
-from benchmarks.gpu_checks import check_moves, check_strictly, graphs_ran, move, shares
+from benchmarks.gpu_checks import check_moves, check_static, check_strictly, draw_small, graphs_ran, move, shares
 from benchmarks.gpu_shapes import FULL, TOY, random_backbone, random_heads
 from benchmarks.gpu_span import Decoder, StopWatch, time_span
 from benchmarks.gpu_speed import Line, measure_spans, measure_speed, places, plan_spans, rows_needed
 from ssd_core import AR, SSDError
+from ssd_core.graphs import graphs_of
 
 CPU = torch.device("cpu")
 
@@ -168,6 +169,30 @@ def test_strict_checks_and_moves_pass_on_toys() -> None:
     assert "float32: exact, eager = AR, eager" in checks
     moved = check_moves(TOY["janus"], CPU, torch.float32)["checks"]
     assert all(check["passed"] for check in [*checks.values(), *moved.values()])
+
+
+def test_graphed_pictures_are_compared_with_plain_ones_on_the_same_shapes() -> None:
+    """The part that needs a GPU, with plain pictures for graphed ones; the model gets its own graphs back."""
+    shape = TOY["emu3"]
+    backbone, heads = random_backbone(shape, CPU, torch.float64), random_heads(shape, CPU, torch.float64)
+    own = graphs_of(backbone)
+    codes, _ = draw_small(shape, backbone, heads, 0)
+    checks = check_static(shape, backbone, heads, codes)
+    assert [check["passed"] for check in checks.values()] == [True] * 3
+    codes["SSD, graphed"] = codes["SSD, graphed"] + 1
+    checks = check_static(shape, backbone, heads, codes)
+    assert [name for name, check in checks.items() if not check["passed"]] == ["SSD, graphed = eager on static shapes"]
+    assert graphs_of(backbone) is own
+
+
+def test_graphed_lines_settle_before_they_count(clock: Clock) -> None:
+    log: list[str] = []
+    lines = [fake_line(name, 1.0, clock, log) for name in "ab"]
+    lines[0].decoder = Decoder("a", AR(), "auto")
+    measure_spans(lines, 8, Allowance(clock.now + 1e6, clock), lambda: None)
+    assert log[:4] == ["a", "a", "a", "b"]  # two that do not count, then one of each
+    assert [len(samples) for line in lines for samples in line.samples] == [3] * 6
+    assert log.count("a") == log.count("b") + 6
 
 
 def test_two_pictures_that_differ_fail_the_strict_check(monkeypatch: pytest.MonkeyPatch) -> None:

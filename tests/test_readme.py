@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dev
-from ssd_core.cli.arguments import parse
+from ssd_core.cli.arguments import GenerateOptions, parse
 from ssd_core.families.emoji import EmojiBackbone
 from ssd_core.families.loaders import load_backbone
 
@@ -51,8 +51,9 @@ def test_prompts_and_sizes_are_known_to_the_embedded_model(repository):
     assert isinstance(backbone, EmojiBackbone)
     for arguments in commands(repository, ["python", "-m", "ssd_core"]):
         options = parse(arguments)
-        for prompt in getattr(options, "prompts", []):
-            backbone.prompt_rows([prompt], "", getattr(options, "size", None) or backbone.default_grid, guided=True)
+        if isinstance(options, GenerateOptions):
+            for prompt in options.prompts:
+                backbone.prompt_rows([prompt], "", options.size or backbone.default_grid, guided=True)
     backbone.prompt_rows([dev.DEMO_PROMPT], "", backbone.default_grid, guided=True)
 
 
@@ -91,7 +92,8 @@ def test_local_links_and_pictures_exist(repository, name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_to_sections_lead_somewhere(repository, name):
     text = (repository / name).read_text(encoding="utf-8")
-    headings = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ ([\w -]+)$", text, re.MULTILINE)}
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
 
 
