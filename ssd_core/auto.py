@@ -67,7 +67,7 @@ class Auto:
     def informed(self, heads: HeadsSpec | None) -> Auto:
         """The same with what was None filled in, for the ``heads`` that will draft or for drafts without any."""
         notes = heads.notes.get("acceptance") if heads is not None else None
-        recorded = notes.get("vertical.1") if isinstance(notes, dict) else None
+        recorded = notes.get("vertical 1") if isinstance(notes, dict) else None
         known = isinstance(recorded, float) and 0 <= recorded <= 1
         expected = self.expected if self.expected is not None else recorded if known else EXPECTED
         whole_rows = heads is not None if self.whole_rows is None else self.whole_rows

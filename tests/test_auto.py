@@ -223,8 +223,8 @@ def test_the_heads_file_tells_what_to_expect() -> None:
     def expected(**notes: object) -> float | None:
         return Auto().informed(HeadsSpec(8, (1,), (1,), notes=dict(notes))).expected
 
-    assert expected(acceptance={"vertical.1": 0.61}) == 0.61
-    for nothing in ({}, {"acceptance": 3}, {"acceptance": {"vertical.1": "much"}}, {"acceptance": {"vertical.1": 7.0}}):
+    assert expected(acceptance={"vertical 1": 0.61}) == 0.61
+    for nothing in ({}, {"acceptance": 3}, {"acceptance": {"vertical 1": "much"}}, {"acceptance": {"vertical 1": 7.0}}):
         assert expected(**nothing) == auto.EXPECTED
     assert Auto(expected=0.3).informed(None).expected == 0.3
     assert Auto().informed(HeadsSpec(8, (1,), (1,))).whole_rows is True
