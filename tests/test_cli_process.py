@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+# Whoever starts tests in the background may have SIGINT ignored, which children inherit.
+HEAR_CTRL_C = None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 
 def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ssd_core", *arguments]
-    return subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=repository, stdout=pipe, stderr=pipe, text=True, preexec_fn=HEAR_CTRL_C)
 
 
 def test_module_runs_and_a_bad_option_has_no_traceback(repository):
@@ -58,7 +62,10 @@ def test_ctrl_c_while_torch_is_imported(repository, tmp_path):
         (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook), encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         command = [sys.executable, "-m", "ssd_core", "words"]
-        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command, cwd=repository, env=environment, capture_output=True, text=True, timeout=120,
+            preexec_fn=HEAR_CTRL_C,
+        )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

@@ -10,7 +10,7 @@ import torch
 from test_engine import SCHEDULES, every_schedule, setup
 from toys import ToyBackbone, draw, toy_heads
 
-from ssd_core import AR, Generation, Rolling, Rounds, RowsEvent, Sampling
+from ssd_core import AR, Generation, Jacobi, Rolling, Rounds, RowsEvent, Sampling
 from ssd_core.schedule import Schedule
 
 
@@ -93,7 +93,8 @@ def test_report_adds_up(schedule: Schedule) -> None:
     working = report.seconds["total"] - report.seconds["pixels"]
     assert report.tokens_per_second == pytest.approx(got.tokens.numel() / working)
     assert report.settings["sampling"] == {"guidance": 2.0, "temperature": 0.9, "top_k": 5, "top_p": 0.9}
-    assert report.settings["drafts"] == ("none" if isinstance(schedule, AR) else "heads")
+    drafts = "none" if isinstance(schedule, AR) else "random" if isinstance(schedule, Jacobi) else "heads"
+    assert report.settings["drafts"] == drafts
     assert report.settings["dtype"] == "float64"
     assert report.settings["schedule"]["coupling"] == schedule.coupling
     assert json.loads(json.dumps(report.to_dict()))["total_forwards"] == len(fed)
@@ -114,7 +115,8 @@ def test_acceptance_is_the_share_of_kept_drafts(schedule: Schedule) -> None:
     assert report.acceptance is not None
     assert 0 < report.acceptance < 1
     assert all(0 <= share <= 1 for share in report.acceptance_by_round)
-    assert set(report.acceptance_by_direction) <= {"horizontal", "vertical"}
+    kinds = {"random"} if isinstance(schedule, Jacobi) else {"horizontal", "vertical"}
+    assert set(report.acceptance_by_direction) <= kinds
     if isinstance(schedule, Rolling):
         judged = kept = 0
         for before, event in itertools.pairwise(events):
@@ -134,8 +136,9 @@ def test_plain_decoding_events_are_one_code_each() -> None:
 
 
 def test_drafts_by_direction() -> None:
-    """The first row is drafted from the left, the others from above; a copy counts as a copy."""
+    """The first row is drafted from the left, the others from above; other drafts count under their own names."""
     backbone = ToyBackbone(4, 6)
     heads = draw(backbone, Rolling(), heads=toy_heads(backbone)).report
     assert set(heads.acceptance_by_direction) == {"horizontal", "vertical"}
-    assert set(draw(backbone, Rolling()).report.acceptance_by_direction) == {"copy"}
+    assert set(draw(backbone, Rolling()).report.acceptance_by_direction) == {"left"}
+    assert set(draw(backbone, Rounds()).report.acceptance_by_direction) == {"copy"}

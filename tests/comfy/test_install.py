@@ -39,7 +39,7 @@ def test_with_a_broken_decoder_the_nodes_are_there_and_say_how_to_mend_it(built_
     left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", "tests", "recipes", "demo", "docs", "benchmarks")
     shutil.copytree(REPOSITORY, copy, ignore=left_out)
     door = copy / "ssd_core" / "__init__.py"
-    door.write_text("import a_module_that_is_missing\n" + door.read_text(encoding="utf-8"), encoding="utf-8")
+    door.write_text(door.read_text(encoding="utf-8") + "import a_module_that_is_missing\n", encoding="utf-8")
     server = ComfyServer(built_comfy, tmp_path / "comfy", extension=copy, environment=small_environment())
     with server, connected(server.url) as client:
         assert "SSDSampler" in client.object_info()
