@@ -108,8 +108,10 @@ def generate(
         with torch.inference_mode():
             rows = backbone.prompt_rows(prompts, negative, grid, sampling.guidance_rows == 2)
             codes = engine.run(rows)
+            _wait(backbone.device)
             with meter.phase("pixels"):
                 images = torch.cat([_decode(backbone, image[None], should_stop) for image in codes])
+                _wait(backbone.device)
         report = Report(schedule.name, settings, seed, grid, len(prompts), graphs=leased.text)
         meter.fill(report)
     report.auto = engine.state.choices
@@ -123,6 +125,14 @@ def _decode(backbone: Backbone, codes: Tensor, should_stop: ShouldStop | None) -
     if should_stop is not None and should_stop():
         raise StopRequested("the run was stopped before its pixels were decoded")
     return backbone.decode_pixels(codes).clamp(0, 1).float()
+
+
+def _wait(device: torch.device) -> None:
+    """Until the device has done what it was asked for: seconds are those of work that is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def _expand(prompt: str | Sequence[str], batch: int) -> list[str]:
