@@ -50,8 +50,9 @@ class RowsEvent:
 
 @dataclass
 class Report:
-    """Figures of a finished run. ``seconds`` by phase: prompt, draft, forward, sample, pixels, total. A GPU is waited for
-    once a step, in *sample*, and around *pixels*: what it still does then counts there and not where it was asked for.
+    """Figures of a finished run. ``seconds`` by phase: prompt, draft, forward, sample, pixels, total. A GPU is waited
+    for once a step, in *sample*, and around *pixels*: what it still does then counts there and not where it was asked
+    for.
 
     On a GPU the host runs ahead of the device, and what it waits for counts where it waits (in ``sample``).
 
