@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -97,5 +98,12 @@ def test_links_to_sections_lead_somewhere(repository, name):
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
 
 
+@pytest.mark.parametrize("name", [*DOCUMENTS, "recipes/emoji_scenes/README.md"])
+def test_modules_that_are_run_exist(repository, name):
+    text = (repository / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"python -m ((?:benchmarks|recipes|ssd_core)(?:\.\w+)*)", text))
+    assert [module for module in sorted(named) if importlib.util.find_spec(module) is None] == []
+
+
 def test_no_figure_is_left_open(repository):
-    assert "figures: filled from" not in (repository / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"@@|NUMBERS|figures: filled from", (repository / "README.md").read_text(encoding="utf-8"))
