@@ -9,7 +9,9 @@ in good order, and the report covers what all decoders have. Measured for each:
 * *differences to AR*: of the same prompt and seed, so that the intervals are narrow;
 * *equal*: share of codes that plain decoding draws too for this seed;
 * *distance*: energy distance to plain decoding with other seeds (``benchmarks.two_sample``) on what is in the pictures
-  and on their texture, with the chance of one as large if both had one law. Plain AR's own row is the noise floor.
+  and on their texture, with the chance of one as large if both had one law.
+
+The row of plain decoding with other seeds is the noise floor of every column.
 
 Brackets are 95 % bootstrap intervals over pictures. Plain decoding's pictures are drawn in exact mode, which is faster
 and gives the same codes; one batch is drawn again by plain decoding to prove it (``--plain``: draw all of them so).
@@ -80,12 +82,12 @@ def jobs_of(table: Sequence[Decoder], plain: bool) -> tuple[list[Job], Job, Job]
 def draw(store: PictureStore, jobs: Sequence[Job], lots: Sequence[Lot], minutes: float) -> None:
     """Draws lot by lot, every decoder's in turn, until all are there or the time is up."""
     start = time.monotonic()
-    for lot in lots:
+    for done, lot in enumerate(lots, start=1):
         for job in jobs:
             if time.monotonic() - start >= minutes * 60:
                 return
             store.fill(job.decoder, job.lot(lot))
-        print(f"lot {lot.number + 1} of {len(lots)} drawn, {(time.monotonic() - start) / 60:.1f} min", flush=True)
+        print(f"lot {done} of {len(lots)} drawn, {(time.monotonic() - start) / 60:.1f} min", flush=True)
 
 
 def check_exact(store: PictureStore, plain: Job, check: Job, lot: Lot) -> str:
