@@ -73,9 +73,9 @@ def test_a_run_is_told_from_begin_to_end(comfy):
 
 
 def test_pictures_on_the_way_are_those_of_the_rows_that_are_final(comfy):
-    run = comfy.run(picture(seed=102, grid="32x32"))
+    run = comfy.run(picture(seed=102, grid="32x32", heads=graphs.NO_HEADS))  # long enough to afford pictures
     events = run.of("ssd.rows")
-    assert sum(bool(image["picture"]) for event in events[1:-1] for image in event["images"]) >= 2
+    assert any(image["picture"] for event in events[1:-1] for image in event["images"])
     saved = np.asarray(Image.open(io.BytesIO(comfy.view(run.images("image")[0]))).convert("RGB"), dtype=float)
     for event in events[1:-1]:
         (image,) = event["images"]
