@@ -117,9 +117,9 @@ def graphs_input() -> io.Input:
         default=GRAPHS[0],
         optional=True,
         tooltip=(
-            "auto: on an NVIDIA GPU, steps are captured as CUDA graphs once and replayed, which is several times as "
-            "fast; the first picture with new settings takes longer. They hold GPU memory until the model is unloaded. "
-            "off: never. The report says whether graphs were used."
+            "auto: on an NVIDIA GPU, steps are captured as CUDA graphs once and replayed, which spares the time of "
+            "launching them; the first picture with new settings takes longer. They hold GPU memory until the model is "
+            "unloaded. off: never. The report says whether graphs were used."
         ),
     )
 
