@@ -88,7 +88,8 @@ def test_redrawing_with_the_same_seed_gives_the_same_picture(comfy):
 
 def test_tokens_as_a_draft_change_the_speed_only(comfy):
     """Exact mode: a start with the right answer is accepted in far fewer forwards, a wrong one changes nothing."""
-    run = comfy.run(changed(redrawn(first=508), "second", seed=508))
+    fixed = changed(redrawn(first=508), "verification", preset="exact")  # auto's windows go by the clock
+    run = comfy.run(changed(fixed, "second", seed=508))
     assert np.array_equal(pixels(comfy, run), pixels(comfy, run, "second image"))
     forwards = {name: run.of("ssd.rows", name)[-1]["forwards"] for name in ("sampler", "second")}
     assert forwards["second"] < forwards["sampler"] / 2
