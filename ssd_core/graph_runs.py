@@ -72,7 +72,10 @@ class _GraphRunner(Runner):
         assert self._suite is None, "the run's tensors must be there before its first step"
         key = (name, shape, dtype, device)
         kept = self._graphs.tensor(key)
-        if kept is None or kept.tensor.untyped_storage().nbytes() == 0:
+        if kept is not None and kept.tensor.untyped_storage().nbytes() == 0:
+            self._graphs.forget()  # somebody freed it: what comes in its place may lie at the same address
+            kept = None
+        if kept is None:
             made = RunTensor(self._zeros(shape, dtype, device), scratch, repeatable)
             kept = self._graphs.tensor(key, made) or made
         else:
