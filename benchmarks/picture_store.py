@@ -7,7 +7,6 @@ written whole or not at all, so a run can be killed at any moment and taken up a
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -55,13 +54,8 @@ class PictureStore:
     grid: tuple[int, int]
 
     @cached_property
-    def heads_fingerprint(self) -> str:
-        """A hash of the heads' weights: drafts decide what rounds and tolerances draw."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.heads.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.float().cpu().numpy().tobytes())
-        return digest.hexdigest()[:16]
+    def _heads_digest(self) -> str:
+        return self.heads.digest()
 
     def fill(self, decoder: Decoder, lot: Lot) -> None:
         """Draws the lot and measures it. Raises SSDError when the folder holds pictures drawn in another way."""
@@ -133,7 +127,7 @@ class PictureStore:
     def _how(self, decoder: Decoder, lot: Lot) -> dict[str, str]:
         """The metadata that a shard must have to count as this decoder's."""
         how = {"schedule": json.dumps(asdict(decoder.schedule))}  # type: ignore[call-overload]
-        how["drafts"] = f"heads {self.heads_fingerprint}" if decoder.heads else "no heads"
+        how["drafts"] = f"heads {self._heads_digest}" if decoder.heads else "no heads"
         if decoder.drafts != "auto":
             how["drafts"] += f", {decoder.drafts}"
         how["fingerprint"] = self.backbone.fingerprint

@@ -31,7 +31,8 @@ class _Table(nn.Module):
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         super().__init__()
-        self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # [length, head_dim]
+        half = sin.shape[-1] // 2
+        self.cos, self.sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)  # both [length, head_dim], no signs
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         return self.cos[position_ids].to(x.dtype), self.sin[position_ids].to(x.dtype)

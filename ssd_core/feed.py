@@ -46,13 +46,13 @@ class Feeder:
         self._padding: Tensor | None = None
         if any(prompt.padding) or not runner.exact:
             self._padding = runner.keep("padding", state.index(prompt.padding))  # [sequences]
-        rope = rope_table(prompt.stream_positions.to(device), spec.head_dim, backbone.rope_theta)
+        rope = self._rope_of(prompt.stream_positions)
         if not runner.exact:
             rope = (rope[0].expand(self._sequences, -1, -1), rope[1].expand(self._sequences, -1, -1))
         self._rope = (
             runner.keep("cos", rope[0]),
             runner.keep("sin", rope[1]),
-        )  # [sequences or 1, length, head_dim / 2]
+        )  # [sequences or 1, length, head_dim]
         sequences = torch.arange(self._sequences, device=device)[:, None]
         self._sequence = runner.keep("sequence", sequences)  # [sequences, 1]
         self._image = runner.keep("image", sequences[: state.batch].clone())  # [batch, 1]
@@ -67,11 +67,9 @@ class Feeder:
 
     def _prompt_inputs(self) -> tuple[Tensor, Rotary, CacheWindow]:
         prompt, device = self._prompt, self._state.device
-        spec = self._backbone.decoder.spec
         slots = torch.arange(prompt.length, device=device)[None]
-        rope = rope_table(prompt.positions.to(device), spec.head_dim, self._backbone.rope_theta)
         masked = prompt.length > 1 or self._padding is not None
-        return prompt.embeddings, rope, self._window(slots, slots, prompt.length, masked)
+        return prompt.embeddings, self._rope_of(prompt.positions), self._window(slots, slots, prompt.length, masked)
 
     def feed(self, starts: list[int], ends: list[int], once: bool = False) -> int:
         """Feeds stream tokens starts[b] .. ends[b] - 1 of each image: features of the positions after them.
@@ -142,8 +140,14 @@ class Feeder:
             positions, slots, writes = (each.repeat(rows, 1) for each in (positions, slots, writes))
         return embeddings, self._rope_at(positions), self._window(slots, writes, shape.length, shape.masked)
 
+    def _rope_of(self, positions: Tensor) -> Rotary:
+        """Rope tables of positions [sequences or 1, n, axes], in the decoder's dtype, so that no layer casts them."""
+        spec, dtype = self._backbone.decoder.spec, self._backbone.dtype
+        cos, sin = rope_table(positions.to(self._state.device), spec.head_dim, self._backbone.rope_theta)
+        return cos.to(dtype), sin.to(dtype)
+
     def _rope_at(self, positions: Tensor) -> Rotary:
-        """Rope tables [sequences or 1, width, head_dim / 2] for stream positions [sequences or 1, width]."""
+        """Rope tables [sequences or 1, width, head_dim] for stream positions [sequences or 1, width]."""
         cos, sin = self._rope
         if positions.shape[0] == 1:
             return cos[:, positions[0]], sin[:, positions[0]]

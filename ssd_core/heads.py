@@ -7,6 +7,7 @@ The predicted feature goes through the backbone's own final norm and output head
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import shutil
@@ -143,6 +144,14 @@ class SpatialHeads(nn.Module):
 
     def offsets(self, direction: Direction) -> tuple[int, ...]:
         return self.spec.horizontal if direction == "horizontal" else self.spec.vertical
+
+    def digest(self) -> str:
+        """A hash of the weights, 16 hex digits: outside exact mode drafts decide what is drawn."""
+        found = hashlib.sha256()
+        for name, value in sorted(self.state_dict().items()):
+            found.update(name.encode())
+            found.update(value.float().cpu().numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def noted(self, notes: dict[str, object]) -> SpatialHeads:
         """The same heads, weights shared, with ``notes`` added to those of the spec."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from .runner import NewTensor, new_tensor
 
 Rotary = tuple[Tensor, Tensor]
+"""Cosines and signed sines of ``rope_table``, for ``rotate``."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def rope_table(positions: Tensor, head_dim: int, theta: float) -> Rotary:
     """Rotary tables in float32 for ``positions`` [..., axes].
 
     The ``head_dim / 2`` frequencies are split evenly over the axes, so one axis is plain Llama RoPE and two axes
-    (row, column) turn half of the frequencies each. Returns (cos, sin), each [..., head_dim / 2].
+    (row, column) turn half of the frequencies each. Returns [..., head_dim] each: every angle's cosine twice, and its
+    sine first negative, then positive, as ``rotate`` multiplies them.
     """
     axes = positions.shape[-1]
     if head_dim % (2 * axes):
@@ -101,18 +103,18 @@ def rope_table(positions: Tensor, head_dim: int, theta: float) -> Rotary:
     frequencies = 1.0 / (theta**exponent)  # [part / 2]
     angles = positions.float()[..., None] * frequencies  # [..., axes, part / 2]
     angles = angles.flatten(-2)
-    return angles.cos(), angles.sin()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """Turns ``x`` [sequences, q, heads, head_dim] by tables [q, head_dim / 2] or [sequences, q, head_dim / 2]."""
+    """Turns ``x`` [sequences, q, heads, head_dim] by tables [q, head_dim] or [sequences, q, head_dim]."""
     cos, sin = (t.to(x.dtype).unsqueeze(-2) for t in rotary)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight; half precision is normalised in float32, as Llama does."""
+    """x / rms(x) * weight, computed in float32 for half precision, as Llama does; one kernel where torch has one."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -120,9 +122,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):

@@ -15,6 +15,7 @@ from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds
 from ssd_core.cli import bench as command
 from ssd_core.cli import bench_files, main
 from ssd_core.cli.bench_decoders import read_decoder
+from ssd_core.heads import save_heads
 
 LINES = ['{"prompt": "a red cat", "tag": "colors", "include": [{"class": "cat", "count": 1}]}', '{"prompt": "a dog"}']
 
@@ -199,6 +200,21 @@ def test_other_settings_are_refused(cli, prompts, tmp_path, change, named):
     assert named in err
     assert err.count("\n") == 1
     assert tree(tmp_path / "out") == before
+
+
+def test_other_heads_under_the_same_name_are_refused(cli, prompts, tiny_model, tmp_path):
+    """A picture of fixed rounds hangs on its heads: pictures of two heads must not end up in one folder."""
+    file = tmp_path / "my-heads.safetensors"
+    call = prompts, "--images", "1", "--limit", "1", "--decoders", "rounds:rounds=1", "--heads", str(file)
+    heads = ssd_core.load_heads(ssd_core.load_backbone(tiny_model), tiny_model / "heads.safetensors")
+    save_heads(heads, file)
+    assert cli(*call)[0] == 0
+    assert cli(*call)[0] == 0
+    heads.vertical["1"].mix.weight.mul_(1.5)
+    save_heads(heads, file)
+    code, _, err = cli(*call)
+    assert code == 2
+    assert re.search(r"was drawn with heads weights [0-9a-f]{16}, now it is weights [0-9a-f]{16}; give -o", err)
 
 
 def test_other_prompts_are_refused(cli, prompts):

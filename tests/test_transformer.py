@@ -113,7 +113,8 @@ def test_equals_the_textbook(name: str) -> None:
     decoder, x = make(name), inputs(sequences=1)
     spec = decoder.spec
     angle = textbook.angles(np.arange(LENGTH)[:, None].astype(float), 8, 100.0)
-    rotary = torch.from_numpy(np.cos(angle)), torch.from_numpy(np.sin(angle))
+    cos, sin = torch.from_numpy(np.cos(angle)), torch.from_numpy(np.sin(angle))
+    rotary = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
     want = textbook.llama(
         textbook.weights_of(decoder), spec.heads, spec.kv_heads, spec.head_dim, x[0].numpy(), angle, spec.norm_eps
     )
@@ -127,9 +128,9 @@ def test_rope_tables_and_rotation(positions: list[list[int]]) -> None:
     cos, sin = rope_table(place, 8, 10000.0)
     angle = textbook.angles(place.double().numpy(), 8, 10000.0)
     assert cos.dtype == sin.dtype == torch.float32
-    assert cos.shape == (len(positions), 4)
-    np.testing.assert_allclose(cos.numpy(), np.cos(angle), atol=1e-5)
-    np.testing.assert_allclose(sin.numpy(), np.sin(angle), atol=1e-5)
+    assert cos.shape == sin.shape == (len(positions), 8)
+    np.testing.assert_allclose(cos.numpy(), np.tile(np.cos(angle), 2), atol=1e-5)
+    np.testing.assert_allclose(sin.numpy(), np.concatenate((-np.sin(angle), np.sin(angle)), 1), atol=1e-5)
     x = torch.randn(1, len(positions), 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     turned = rotate(x, (cos, sin))
     for head in range(3):

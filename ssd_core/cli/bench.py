@@ -124,7 +124,7 @@ class _Bench:
     def _settings(self) -> dict[str, Any]:
         """What must be the same when a run is taken up again."""
         options, backbone = self._options, self._backbone
-        heads = "none" if self._heads is None else options.heads or "the model's own"
+        heads = "none" if self._heads is None else f"weights {self._heads.digest()}"
         settings = {
             "decoder": self.decoder.folder,
             "schedule": asdict(self._schedule),  # type: ignore[call-overload]
