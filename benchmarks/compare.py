@@ -22,6 +22,7 @@ import torch
 
 from ssd_core import Backbone, SSDError, load_backbone, load_heads
 from ssd_core.cli.values import size
+from ssd_core.version import __version__
 from ssd_core.writing import write
 
 from .compare_plot import compare_plot
@@ -71,6 +72,8 @@ def measure(
             left = missing(content["rows"], turned(table[1:], number * 5), prompt, number, grid)
             for decoder in [table[0], *left] if left else []:
                 if (decoder.name, grid) not in warm:
+                    if not warm:
+                        runs.draw(decoder, prompt, 0, grid)  # a process's first run fills pools and counts too much
                     peaks = content["memory"].setdefault(f"{grid[0]}x{grid[1]}", {})
                     peak = runs.peak(decoder, prompt, grid)
                     peaks.setdefault(decoder.name, peak)
@@ -93,7 +96,7 @@ def main() -> None:
     parser.add_argument(
         "--grid", nargs="+", type=size, default=[(24, 24)], metavar="ROWSxCOLS", help="the first gets all"
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="decoders whose names contain a text")
+    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="decoders by their name or a part of it")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the built-in prompts to use")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="measure so long (0: only report)")
     parser.add_argument("--results", type=Path, default=Path("out"), help="folder for compare.json, .md and .png")
@@ -111,19 +114,22 @@ def run(options: argparse.Namespace) -> None:
     deadline = time.monotonic() + options.minutes * 60
     torch.set_num_threads(options.threads)
     backbone = load_backbone(device=options.device)
+    heads = load_heads(backbone)
     machine = {
         "threads": options.threads,
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine(),
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "torch": torch.__version__,
+        "version": __version__,
         "fingerprint": backbone.fingerprint,
+        "heads": heads.digest(),
     }
     results = Results(options.results / "compare.json", machine)
     grids = [backbone.check_grid(grid) for grid in options.grid]
     table = chosen(options.only)
     core = [decoder for decoder in table if decoder.core or options.only]
     tables = {grid: core if number else table for number, grid in enumerate(grids)}
-    measure(backbone, Runs(backbone, load_heads(backbone)), results, tables, options.prompts, deadline)
+    measure(backbone, Runs(backbone, heads), results, tables, options.prompts, deadline)
     if not results.content["rows"]:
         raise SSDError("nothing is measured yet; give it more --minutes")
     text = markdown(results.content)

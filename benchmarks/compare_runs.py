@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssd_core import Backbone, Generation, SpatialHeads, generate
-from ssd_core.distill.likelihood import negative_log_likelihood
+from ssd_core.distill.likelihood import likelihood
 
 from .decoder_table import PLAIN, Decoder
 from .peak_memory import peak_bytes
@@ -61,7 +61,7 @@ class Runs:
     def _row(self, name: str, drawn: Generation, before: Generation, after: Generation) -> Row:
         report = drawn.report
         prompts = report.settings["prompts"]
-        nll = negative_log_likelihood(self._backbone, drawn.tokens, prompts, self._backbone.default_sampling)
+        found = likelihood(self._backbone, drawn.tokens, prompts, self._backbone.default_sampling)
         around = [seconds_of(before), seconds_of(after)]
         ar_seconds, step = statistics.fmean(around), statistics.fmean(around) / before.report.total_forwards
         return {
@@ -81,7 +81,8 @@ class Runs:
             "by_round": report.acceptance_by_round,
             "by_direction": report.acceptance_by_direction,
             "equal": float((drawn.tokens == before.tokens).double().mean()),
-            "nll": float(nll),
+            "nll": float(found.nll),
+            "excluded": float(found.excluded),
         }
 
 

@@ -45,7 +45,7 @@ def chosen(only: Sequence[str]) -> list[Decoder]:
     """Plain AR and the decoders whose name is one of the texts or, where it is no name, contains it; all for none."""
     table = decoders()
     names = {decoder.name for decoder in table}
-    wanted = {name for text in only for name in names if name == text or text not in names and text in name}
+    wanted = {name for text in only for name in names if name == text or (text not in names and text in name)}
     return [d for d in table if d.name == PLAIN or not only or d.name in wanted]
 
 

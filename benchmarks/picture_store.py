@@ -7,6 +7,7 @@ written whole or not at all, so a run can be killed at any moment and taken up a
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,15 +20,15 @@ from torch import Tensor
 
 from recipes.emoji_scenes.captions import SceneSpec
 from ssd_core import Backbone, SpatialHeads, SSDError, generate
-from ssd_core.distill.likelihood import negative_log_likelihood
+from ssd_core.distill.likelihood import likelihood
 from ssd_core.writing import write
 
 from .decoder_table import Decoder
 from .emoji_score import CATEGORIES, Detector, detect, judge
 from .features import picture_features
 
-FORMAT = 2
-"""Raise it when the figures change their meaning: old ones are then computed anew."""
+FORMAT = 3
+"""Raise it when the figures change their meaning: old ones are then computed anew, as with another detector."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,13 @@ class PictureStore:
     def _heads_digest(self) -> str:
         return self.heads.digest()
 
+    @cached_property
+    def _detector_digest(self) -> str:
+        found = hashlib.sha256()
+        for name, value in sorted(self.detector.state_dict().items()):
+            found.update(name.encode() + value.contiguous().numpy().tobytes())
+        return found.hexdigest()[:16]
+
     def fill(self, decoder: Decoder, lot: Lot) -> None:
         """Draws the lot and measures it. Raises SSDError when the folder holds pictures drawn in another way."""
         file = self._tokens_file(decoder.slug, lot)
@@ -80,9 +88,13 @@ class PictureStore:
         if not self._measured(decoder.slug, lot):
             self._measure(decoder.slug, lot)
 
-    def has(self, slug: str, lot: Lot) -> bool:
-        """Whether the lot is drawn and measured."""
-        return self._tokens_file(slug, lot).exists() and self._measured(slug, lot)
+    def has(self, decoder: Decoder, lot: Lot) -> bool:
+        """Whether the lot is drawn and measured. Raises SSDError as ``fill`` does."""
+        file = self._tokens_file(decoder.slug, lot)
+        if not file.exists():
+            return False
+        self._check(file, self._how(decoder, lot))
+        return self._measured(decoder.slug, lot)
 
     def tokens(self, slug: str, lot: Lot) -> Tensor:
         """Codes int64 [n, rows, cols]."""
@@ -95,8 +107,8 @@ class PictureStore:
         return float(metadata["seconds"]), int(metadata["forwards"])
 
     def figures(self, slug: str, lot: Lot) -> dict[str, Tensor]:
-        """``nll`` float32 [n]; ``objects`` and ``texture`` float32 [n, width]; ``outcomes`` int8 [n, categories]: 1
-        passed, 0 failed, -1 not asked."""
+        """``nll`` and ``excluded`` float32 [n] (``Likelihood``); ``objects`` and ``texture`` float32 [n, width];
+        ``outcomes`` int8 [n, categories]: 1 passed, 0 failed, -1 not asked."""
         return safetensors.torch.load_file(self._figures_file(slug, lot))
 
     def images(self, tokens: Tensor) -> Tensor:
@@ -113,16 +125,21 @@ class PictureStore:
                 outcomes[row, CATEGORIES.index(category)] = passed
         sampling = self.backbone.default_sampling
         on_device = tokens.to(self.backbone.device)
-        nll = negative_log_likelihood(self.backbone, on_device, lot.captions, sampling).cpu()
-        figures = {"nll": nll, "outcomes": outcomes, **picture_features(self.detector, images)}
-        _save(self._figures_file(slug, lot), figures, {"format": str(FORMAT)})
+        found = likelihood(self.backbone, on_device, lot.captions, sampling)
+        likely = {"nll": found.nll, "excluded": found.excluded}
+        figures = {**likely, "outcomes": outcomes, **picture_features(self.detector, images)}
+        _save(self._figures_file(slug, lot), figures, self._measure_of())
 
     def _measured(self, slug: str, lot: Lot) -> bool:
         file = self._figures_file(slug, lot)
         if not file.exists():
             return False
         with safe_open(str(file), framework="pt") as content:
-            return bool((content.metadata() or {}).get("format") == str(FORMAT))
+            return bool(content.metadata() == self._measure_of())
+
+    def _measure_of(self) -> dict[str, str]:
+        """The metadata of figures that are measured as now."""
+        return {"format": str(FORMAT), "detector": self._detector_digest}
 
     def _how(self, decoder: Decoder, lot: Lot) -> dict[str, str]:
         """The metadata that a shard must have to count as this decoder's."""
@@ -130,6 +147,8 @@ class PictureStore:
         how["drafts"] = f"heads {self._heads_digest}" if decoder.heads else "no heads"
         if decoder.drafts != "auto":
             how["drafts"] += f", {decoder.drafts}"
+        how["sampling"] = json.dumps(asdict(self.backbone.default_sampling))
+        how["dtype"] = str(self.backbone.dtype).removeprefix("torch.")
         how["fingerprint"] = self.backbone.fingerprint
         how["prompts"] = json.dumps(lot.captions)
         how["seed"] = str(lot.seed)

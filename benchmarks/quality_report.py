@@ -48,6 +48,7 @@ class _Drawn:
         costs = [store.cost(slug, lot) for lot in lots]
         self.tokens = torch.cat([store.tokens(slug, lot) for lot in lots])
         self.nll = _double(torch.cat([part["nll"] for part in figures]))
+        self.excluded = _double(torch.cat([part["excluded"] for part in figures]))
         self.outcomes = torch.cat([part["outcomes"] for part in figures]).numpy()
         self.features = {kind: _double(torch.cat([part[kind] for part in figures])) for kind in KINDS}
         self.seconds = sum(seconds for seconds, _ in costs) / len(self.nll)
@@ -71,6 +72,7 @@ def _row(drawn: _Drawn, plain: _Drawn, elsewhere: _Drawn) -> Figures:
             row["categories"][category] = [round(float(drawn.outcomes[asked, index].mean()), 4), int(asked.sum())]
     row["nll"] = estimate(drawn.nll).numbers
     row["nll_minus_ar"] = estimate(drawn.nll - plain.nll).numbers
+    row["excluded"] = estimate(drawn.excluded).numbers
     row["equal"] = estimate(_double((drawn.tokens == plain.tokens).double().flatten(1).mean(1))).numbers
     for kind in KINDS:
         centre, spread = plain.features[kind].mean(0), plain.features[kind].std(0) + 1e-6
@@ -89,15 +91,15 @@ def markdown(report: Figures) -> str:
     lines = [
         f"{report['pictures']} pictures a decoder, {report['grid']} codes; {report['check']}.",
         "",
-        "| decoder | all asked | difference to AR | exact set | difference to AR | NLL | difference to AR | equal "
-        "| distance: objects | distance: texture |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| decoder | all asked | difference to AR | exact set | difference to AR | NLL | difference to AR | excluded "
+        "| equal | distance: objects | distance: texture |",
+        "|---|" + "--:|" * 10,
     ]
     for name, row in report["decoders"].items():
         cells = [name]
         for key in ("all_asked", "exact_set", "nll"):
             cells += [_cell(row[key]), _cell(row[f"{key}_minus_ar"], signed=True)]
-        cells.append(f"{row['equal'][0]:.3f}")
+        cells += [f"{row[key][0]:.3f}" for key in ("excluded", "equal")]
         cells += [f"{row[kind]['distance'][0]:.3f} (p = {row[kind]['p']:.3f})" for kind in KINDS]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -128,9 +128,10 @@ class Engine:
         state, meter = self.state, self._meter
         starts = list(state.front)
         if step.draft:
+            with meter.phase("sample"):
+                self._coupling.prepare(step.ends)
             with meter.phase("draft"):
                 before = list(state.drafted)
-                self._coupling.prepare(step.ends)
                 self._drafter.extend(state, step.ends, self._coupling, self._corrector.draft_weights)
             if state.drafted != before:
                 self._emit("drafted", None)

@@ -32,13 +32,13 @@ from ssd_core import (
     load_backbone,
     load_heads,
 )
-from ssd_core.distill.likelihood import negative_log_likelihood
+from ssd_core.distill.likelihood import likelihood
 from ssd_core.draft import NoDrafter
 from ssd_core.families.emoji import EmojiBackbone
 from ssd_core.sampling import guide, truncate
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(guidance=2.5), Sampling(2.0, 0.8, top_k=6)])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(guidance=2.5), Sampling(2.0, 0.8)])
 def test_likelihood_equals_decoding(sampling: Sampling) -> None:
     """-log p recomputed in one forward equals the one under the distributions that decoding drew from."""
     backbone = ToyBackbone(3, 4, dtype=torch.float64)
@@ -49,16 +49,24 @@ def test_likelihood_equals_decoding(sampling: Sampling) -> None:
         guide(backbone.logits(engine.state.features[:, 0, at]), sampling.guidance, sampling.guidance_rows)[0], sampling
     )
     expected = -seen.log_softmax(-1).gather(-1, tokens.flatten()[:, None]).mean()
-    measured = negative_log_likelihood(backbone, tokens, ["ab"], sampling)
-    assert measured.shape == (1,)
-    assert abs(float(measured) - float(expected)) < 1e-6  # the mean is kept in float32
+    found = likelihood(backbone, tokens, ["ab"], sampling)
+    assert found.nll.shape == found.excluded.shape == (1,)
+    assert abs(float(found.nll) - float(expected)) < 1e-6  # the mean is kept in float32
+    assert float(found.excluded) == 0
 
 
-def test_excluded_tokens_cost_a_fixed_price() -> None:
-    backbone = ToyBackbone(2, 2, dtype=torch.float64)
-    measured = negative_log_likelihood(backbone, torch.zeros(1, 2, 2, dtype=torch.int64), ["a"], Sampling(top_k=1))
-    assert float(measured) <= -math.log(1e-9)
-    assert math.isfinite(float(measured))
+@pytest.mark.parametrize("truncation", [{"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.0}])
+def test_what_truncation_excludes_is_counted_and_priced_by_the_whole_law(truncation: dict[str, float]) -> None:
+    """Pictures drawn freely: the excluded codes are those that a truncated run could not have drawn."""
+    backbone = ToyBackbone(3, 4, dtype=torch.float64, sharpness=1.0)
+    drawn = [generate(backbone, "ab", schedule=AR(), seed=seed, sampling=Sampling()).tokens for seed in range(8)]
+    tokens, prompts = torch.cat(drawn), ["ab"] * 8
+    free = likelihood(backbone, tokens, prompts, Sampling())
+    bound = likelihood(backbone, tokens, prompts, Sampling(**truncation))  # type: ignore[arg-type]
+    assert torch.allclose(bound.nll, free.nll)
+    assert 0.1 < float(bound.excluded.mean()) < 0.95
+    allowed = generate(backbone, "ab", schedule=AR(), seed=1, sampling=Sampling(**truncation)).tokens  # type: ignore[arg-type]
+    assert float(likelihood(backbone, allowed, ["ab"], Sampling(**truncation)).excluded) == 0  # type: ignore[arg-type]
 
 
 # --- compare -------------------------------------------------------------------------------------------------------
@@ -70,6 +78,15 @@ TABLE = [d for d in decoders() if d.name in (PLAIN, "exact, 1 row", "exact, 3 ro
 def toy_results(folder: Path) -> tuple[ToyBackbone, Runs, compare.Results]:
     backbone = ToyBackbone(*GRID)
     return backbone, Runs(backbone, toy_heads(backbone)), compare.Results(folder / "compare.json", {"threads": 1})
+
+
+def test_decoders_are_chosen_by_name_or_by_a_part_of_it() -> None:
+    assert [d.name for d in chosen(["rounds r=1", "SJD, 3"])] == [
+        PLAIN, "rounds r=1", "SJD, 32 tokens", "SJD, 32 tokens, Gumbel", "SJD, 32 tokens, copy drafts",
+        "SJD, 32 tokens, left drafts",
+    ]  # fmt: skip
+    assert [d.name for d in chosen(["nobody"])] == [PLAIN]
+    assert len(chosen([])) == len(decoders())
 
 
 def test_every_decoder_has_a_name_of_its_own_and_can_be_made() -> None:
@@ -217,16 +234,17 @@ def test_store_keeps_what_generate_draws_and_what_the_bench_computes(
 ) -> None:
     store = store_in(tmp_path, emoji)
     lot = quality.lots_of(6, 3)[1]
-    assert not store.has("r0", lot)
     decoder = Decoder("r0", "rounds", 0, Rounds(0))
+    assert not store.has(decoder, lot)
     store.fill(decoder, lot)
-    assert store.has("r0", lot)
+    assert store.has(decoder, lot)
     backbone, heads = emoji
     drawn = generate(backbone, lot.captions, heads=heads, schedule=Rounds(0), seed=3, grid=(16, 16))
     assert torch.equal(store.tokens("r0", lot), drawn.tokens)
     figures = store.figures("r0", lot)
-    expected = negative_log_likelihood(backbone, drawn.tokens, lot.captions, backbone.default_sampling)
-    assert torch.allclose(figures["nll"], expected)
+    expected = likelihood(backbone, drawn.tokens, lot.captions, backbone.default_sampling)
+    assert torch.allclose(figures["nll"], expected.nll)
+    assert torch.equal(figures["excluded"], expected.excluded)
     for row, (seen, spec) in enumerate(zip(detect(load_detector(), drawn.images), lot.specs, strict=True)):
         outcome = dict(zip(CATEGORIES, figures["outcomes"][row].tolist(), strict=True))
         assert {name: bool(value) for name, value in outcome.items() if value >= 0} == judge(seen, spec)
@@ -235,8 +253,9 @@ def test_store_keeps_what_generate_draws_and_what_the_bench_computes(
     store.fill(decoder, lot)
     assert torch.equal(store.figures("r0", lot)["nll"], figures["nll"])
     for other in (replace(decoder, schedule=Rounds(1)), replace(decoder, heads=False), replace(decoder, drafts="copy")):
-        with pytest.raises(SSDError, match="another name"):
-            store.fill(other, lot)
+        for ask in (store.fill, store.has):
+            with pytest.raises(SSDError, match="another name"):
+                ask(other, lot)
 
 
 @pytest.mark.slow
@@ -249,7 +268,7 @@ def test_lots_are_drawn_in_turn(tmp_path: Path, emoji: tuple[Backbone, SpatialHe
             order.append((decoder.slug, lot.number, lot.seed))
 
     watched = Watched(tmp_path, *emoji, store.detector, (16, 16))
-    jobs, other, _ = quality.jobs_of(chosen(["rounds r=0"]), plain=False)
+    jobs, other, _ = quality.jobs_of(chosen(["rounds r=0", "r=0, sep"]), plain=False)
     quality.draw(watched, [*jobs, other], quality.lots_of(5, 2), minutes=math.inf)
     slugs = ["plain-ar", "rounds-r-0", "rounds-r-0-separate", "plain-ar-other-seeds"]
     shifts = [0, 0, 0, quality.OTHER_SEEDS]
@@ -265,7 +284,7 @@ def test_scripts_run_on_the_embedded_model(tmp_path: Path, monkeypatch: pytest.M
     """The command lines that the README names, at their smallest."""
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     small = ["--grid", "16x16", "--results", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["compare", *small, "--only", "rounds r=1", "--prompts", "1"])
+    monkeypatch.setattr("sys.argv", ["compare", *small, "--only", "rounds r=1", "r=1, sep", "--prompts", "1"])
     compare.main()
     names = [PLAIN, "rounds r=1", "rounds r=1, separate"]
     assert sorted(row["decoder"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]) == names
@@ -275,7 +294,7 @@ def test_scripts_run_on_the_embedded_model(tmp_path: Path, monkeypatch: pytest.M
     quality.main()
     report = json.loads((tmp_path / "quality-16x16.json").read_text())
     assert report["pictures"] == 4
-    assert report["check"].endswith("2 of them again by plain decoding: equal codes")
+    assert report["check"].endswith("4 of them again by plain decoding: equal codes")
     exact = report["decoders"]["exact, 1 row"]
     assert exact["equal"] == [1, 1, 1]
     assert exact["nll_minus_ar"] == exact["all_asked_minus_ar"] == [0, 0, 0]

@@ -17,7 +17,7 @@ from ssd_core.distill.evaluate import (
     recommend,
     schedules_table,
 )
-from ssd_core.distill.likelihood import negative_log_likelihood
+from ssd_core.distill.likelihood import likelihood
 from ssd_core.distill.samples import Samples
 from ssd_core.heads import HeadsSpec, SpatialHeads
 
@@ -70,7 +70,7 @@ def test_likelihood_of_known_pictures() -> None:
     """On the row-copying backbone a copied row costs nothing and a changed code costs what its logit says."""
     backbone = CopyingBackbone(3, 4)
     tokens = torch.tensor([[[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]], [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5]]])
-    nll = negative_log_likelihood(backbone, tokens, ["a", "b"], Sampling())
+    nll = likelihood(backbone, tokens, ["a", "b"], Sampling()).nll
     first_row = 4 * torch.tensor(11.0).log()
     assert torch.allclose(nll[0], first_row / 12, atol=1e-4)
     assert torch.allclose(nll[1], (first_row + 14.0) / 12, atol=1e-3)

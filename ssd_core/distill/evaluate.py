@@ -16,7 +16,7 @@ from ..presets import BALANCED_TOLERANCE
 from ..sampling import Sampling
 from ..schedule import AR, Rolling, Rounds, Schedule
 from .acceptance import expected_acceptance
-from .likelihood import negative_log_likelihood
+from .likelihood import likelihood
 from .losses import DIRECTIONS, head_name
 from .samples import Samples
 
@@ -30,8 +30,8 @@ WORTH_IT = 1.2
 class Measured:
     """One schedule on the same prompts and seeds: means over the pictures.
 
-    ``nll``: mean -log p of a code under plain decoding's distribution, lower is likelier. ``equal``: share of codes
-    that plain decoding has drawn too. ``acceptance``: share of drafts kept.
+    ``nll``: mean -log p of a code under plain decoding's law (``Likelihood.nll``), lower is likelier. ``equal``: share
+    of codes that plain decoding has drawn too. ``acceptance``: share of drafts kept.
     """
 
     name: str
@@ -142,7 +142,6 @@ def evaluate(
         if name == "plain":
             plain = tokens
             acceptance = expected_acceptance(backbone, heads, [Samples(tokens, list(prompts))], sampling)
-        nll = negative_log_likelihood(backbone, tokens, prompts, sampling)
         count = len(prompts)
         rows.append(
             Measured(
@@ -150,7 +149,7 @@ def evaluate(
                 schedule,
                 forwards / count,
                 seconds / count,
-                float(nll.mean()),
+                float(likelihood(backbone, tokens, prompts, sampling).nll.mean()),
                 float((tokens == plain).double().mean()),
                 sum(kept) / len(kept) if kept else None,
             )

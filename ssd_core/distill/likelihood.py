@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +16,6 @@ from .samples import Samples
 
 _VALUES_AT_ONCE = 2**24
 """Logits worked on at a time: 64 MB in float32 a copy, whatever the picture's size."""
-_LEAST_LOG = -20.72  # log(1e-9)
 
 
 def log_distribution(backbone: Backbone, features: Tensor, sampling: Sampling) -> Tensor:
@@ -34,20 +35,34 @@ def guidance_sides(sampling: Sampling) -> tuple[bool, ...]:
     return (False, True) if sampling.guidance_rows == 2 else (False,)
 
 
-@torch.inference_mode()
-def negative_log_likelihood(backbone: Backbone, tokens: Tensor, prompts: Sequence[str], sampling: Sampling) -> Tensor:
-    """Mean -log p per token, float32 [n], for codes [n, rows, cols] under the target distribution of ``sampling``.
+@dataclass(frozen=True)
+class Likelihood:
+    """What plain decoding thinks of pictures, float32 [n] each.
 
-    A token that truncation excludes counts as p = 1e-9.
+    ``nll``: mean -log p a code, where p is plain decoding's law before top-k and top-p (at temperature 1 where
+    decoding is greedy), so that every code has one. ``excluded``: share of codes that top-k and top-p exclude there:
+    plain decoding never draws them.
     """
-    found = []
+
+    nll: Tensor
+    excluded: Tensor
+
+
+@torch.inference_mode()
+def likelihood(backbone: Backbone, tokens: Tensor, prompts: Sequence[str], sampling: Sampling) -> Likelihood:
+    """How likely codes int64 [n, rows, cols] are under plain decoding with ``sampling``, each given those before it."""
+    whole = replace(sampling, temperature=sampling.temperature if sampling.temperature > 0 else 1.0, top_k=0, top_p=1.0)
+    nll, excluded = [], []
     for picture, prompt in zip(tokens, prompts, strict=True):
         one = Samples(picture[None], [prompt])
         features = torch.stack([feature_grid(backbone, one, side).features for side in guidance_sides(sampling)])
         features, codes = features.flatten(1, 3), picture.flatten().to(features.device)
-        chosen = [
-            log_distribution(backbone, features[:, part], sampling).gather(-1, codes[part, None])[:, 0]
-            for part in chunks(len(codes), backbone, sampling)
-        ]
-        found.append(-torch.cat(chosen).float().clamp(min=_LEAST_LOG).mean())
-    return torch.stack(found).cpu()
+        logs, drawable = [], []
+        for part in chunks(len(codes), backbone, sampling):
+            guided = guide(backbone.logits(features[:, part]), sampling.guidance, sampling.guidance_rows)[0]
+            at = codes[part, None]
+            logs.append(truncate(guided, whole).log_softmax(-1).gather(-1, at))
+            drawable.append(truncate(guided, sampling).gather(-1, at) > -math.inf)
+        nll.append(-torch.cat(logs).float().mean())
+        excluded.append(1 - torch.cat(drawable).float().mean())
+    return Likelihood(torch.stack(nll).cpu(), torch.stack(excluded).cpu())
