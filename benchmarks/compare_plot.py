@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from .compare_report import summary
+from .compare_report import codes_of, summary
 from .compare_runs import Row
 from .decoder_table import PLAIN, decoders
 from .plot import Axis, Chart, Line, charts_page
@@ -70,16 +70,11 @@ def _widths(costs: dict[str, list[Row]]) -> Chart:
 
 
 def _growth(table: dict[str, dict[str, Row]], key: str, label: str) -> Chart:
-    grids = sorted(table, key=_codes)
+    grids = sorted(table, key=codes_of)
     shared = [name for name in table[grids[0]] if all(name in table[grid] for grid in grids)]
-    lines = [Line(name, [(_codes(grid), table[grid][name][key]) for grid in grids]) for name in shared]
+    lines = [Line(name, [(codes_of(grid), table[grid][name][key]) for grid in grids]) for name in shared]
     plain = table[grids[0]][PLAIN][key]
     if key == "forwards":
-        root = [(_codes(grid), plain / 8 * (_codes(grid) / _codes(grids[0])) ** 0.5) for grid in grids]
+        root = [(codes_of(grid), plain / 8 * (codes_of(grid) / codes_of(grids[0])) ** 0.5) for grid in grids]
         lines.append(Line("slope of the side n", root, dashed=True))
     return Chart(label.capitalize(), Axis("codes of the picture", log=True), Axis(label, log=True), lines)
-
-
-def _codes(grid: str) -> int:
-    rows, cols = grid.split("x")
-    return int(rows) * int(cols)

@@ -10,11 +10,13 @@ from .compare_runs import Row
 from .decoder_table import PLAIN
 
 MEDIANS = ("forwards", "fewer", "seconds", "faster", "draft_steps_a_row", "tokens_a_forward")
+RANGES = ("forwards", "faster")
 MEANS = ("equal", "nll", "excluded")
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """Grid such as "24x24" -> decoder -> figures: medians over pictures, means for likelihood, equality, acceptance."""
+    """Grid such as "24x24" -> decoder -> figures: medians over pictures, with the least and the most, and means for
+    likelihood, equality and acceptance."""
     table: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         grid = "{}x{}".format(*row["grid"])
@@ -24,6 +26,7 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
 
 def _figures(rows: Sequence[Row]) -> Row:
     figures: Row = {key: statistics.median(row[key] for row in rows) for key in MEDIANS}
+    figures |= {f"{key}_range": [pick(row[key] for row in rows) for pick in (min, max)] for key in RANGES}
     figures |= {key: statistics.fmean(row[key] for row in rows) for key in MEANS}
     accepted = [row["acceptance"] for row in rows if row["acceptance"] is not None]
     figures["acceptance"] = statistics.fmean(accepted) if accepted else None
@@ -66,10 +69,10 @@ def _decoders(figures: dict[str, Row], memory: dict[str, int | None]) -> list[st
         peak = memory.get(name)
         cells = [
             name,
-            f"{row['forwards']:.0f}",
+            f"{row['forwards']:.0f} ({_range(row['forwards_range'], '.0f')})",
             f"{row['fewer']:.1f}",
             f"{row['seconds']:.2f}",
-            f"{row['faster']:.2f}",
+            f"{row['faster']:.2f} ({_range(row['faster_range'], '.1f')})",
             _share(row["acceptance"]),
             f"{row['draft_steps_a_row']:.2f}",
             f"{row['equal']:.3f}",
@@ -116,7 +119,7 @@ def _forward_costs(costs: Sequence[Row]) -> list[str]:
 
 
 def _growth(table: dict[str, dict[str, Row]]) -> list[str]:
-    grids = list(table)
+    grids = sorted(table, key=codes_of)
     shared = [name for name in table[grids[0]] if all(name in table[grid] for grid in grids)]
     lines = [
         "| decoder | " + " | ".join(f"{grid}: forwards, seconds, × faster" for grid in grids) + " |",
@@ -127,6 +130,17 @@ def _growth(table: dict[str, dict[str, Row]]) -> list[str]:
         cells = [f"{row['forwards']:.0f}, {row['seconds']:.2f} s, {row['faster']:.1f}" for row in rows]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
+
+
+def codes_of(grid: str) -> int:
+    """How many codes a grid such as "24x24" has."""
+    rows, cols = grid.split("x")
+    return int(rows) * int(cols)
+
+
+def _range(ends: Sequence[float], style: str) -> str:
+    low, high = (format(end, style) for end in ends)
+    return f"{low}–{high}"
 
 
 def _share(value: float | None) -> str:
