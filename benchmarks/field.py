@@ -1,10 +1,10 @@
 """Decoders on large grids with flat distributions, against the field's exact law (``benchmarks.field_backbone``).
 
 Run: ``python -m benchmarks.field``. The embedded model is sure of most codes and its largest grid is 32x32; here next
-to nothing is sure, and grids may be as large as Lumina-mGPT's (48x48) and Emu3's (90x90). For each decoder: forwards, tokens a forward, codes equal to
-plain decoding's, the mean entropy of the laws that its codes were drawn from, and the *gap*: mean of -log p less that
-entropy. The gap is 0 in expectation for every decoder that draws from the law, whatever it draws; brackets hold 95 %
-of what chance does to it.
+to nothing is sure, and grids may be as large as Lumina-mGPT's (48x48) and Emu3's (90x90). For each decoder: forwards,
+tokens a forward, codes equal to plain decoding's, the mean entropy of the laws that its codes were drawn from, and the
+*gap*: mean of -log p less that entropy. The gap is 0 in expectation for every decoder that draws from the law, whatever
+it draws; after the sign stands what chance does to it (95 %).
 """
 
 from __future__ import annotations
