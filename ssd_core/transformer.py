@@ -110,11 +110,11 @@ def rope_table(positions: Tensor, head_dim: int, theta: float) -> Rotary:
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     """Turns ``x`` [sequences, q, heads, head_dim] by tables [q, head_dim] or [sequences, q, head_dim]."""
     cos, sin = (t.to(x.dtype).unsqueeze(-2) for t in rotary)
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, computed in float32 for half precision, as Llama does, but rounded once, at the end."""
+    """x / rms(x) * weight; half precision is normalised in float32 and rounded before the weight, as Llama does."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -122,8 +122,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight.to(x.dtype)  # under autocast they differ, and torch would warn and take a slow path
-        return F.rms_norm(x, weight.shape, weight, self.eps)
+        shape = self.weight.shape
+        if x.dtype in (torch.float32, torch.float64):
+            return F.rms_norm(x, shape, self.weight, self.eps)
+        return self.weight * F.rms_norm(x.float(), shape, eps=self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):
