@@ -124,30 +124,67 @@ def test_dpg_prompts_from_jsonl(cli, tmp_path):
     assert Image.open(tmp_path / "out" / "exact" / "12.png").size == (48, 48)
 
 
+def kill_at_write(monkeypatch, last: int) -> None:
+    """Ctrl-C instead of write number ``last``."""
+    left, write = last, bench_files.write
+
+    def stopping(path: Path, data: bytes) -> Path:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        return write(path, data)
+
+    monkeypatch.setattr(bench_files, "write", stopping)
+
+
+def watch_generate(monkeypatch) -> list[str]:
+    """The prompts that are drawn from now on, a call each."""
+    drawn: list[str] = []
+    generate = command.generate
+
+    def counting(backbone, prompt, **settings):
+        drawn.append(prompt)
+        return generate(backbone, prompt, **settings)
+
+    monkeypatch.setattr(command, "generate", counting)
+    return drawn
+
+
 def test_a_kill_at_any_write_is_made_good_by_the_same_call(cli, prompts, tmp_path, monkeypatch):
     """Stopped before each file in turn; what the next call leaves is what an undisturbed call leaves."""
     wanted = ("--images", "2", "--decoders", "ar", "exact", "--seed", "3")
     assert cli(prompts, *wanted, output="whole")[0] == 0
     whole = tree(tmp_path / "whole")
     writes = 2 * 2 * (1 + 2 + 1)  # decoders, prompts; the line, two pictures, the timings
-    write = bench_files.write
-    for last in range(writes):
-        left = last
-
-        def stopping(path: Path, data: bytes) -> Path:
-            nonlocal left
-            if left == 0:
-                raise KeyboardInterrupt
-            left -= 1
-            return write(path, data)
-
-        monkeypatch.setattr(bench_files, "write", stopping)
-        assert cli(prompts, *wanted, output=f"cut-{last}")[0] == 130
-        monkeypatch.setattr(bench_files, "write", write)
+    for last in range(writes + 1):
+        with monkeypatch.context() as patch:
+            kill_at_write(patch, last)
+            assert cli(prompts, *wanted, output=f"cut-{last}")[0] == (130 if last < writes else 0)
         assert cli(prompts, *wanted, output=f"cut-{last}")[0] == 0
         assert tree(tmp_path / f"cut-{last}") == whole
         timings = json.loads((tmp_path / f"cut-{last}" / "timings-exact.json").read_text())
         assert list(timings["prompts"]) == ["0", "1"]
+
+
+def test_changed_lines_are_renewed_without_drawing_whenever_that_is_killed(cli, prompts, tmp_path, monkeypatch):
+    """GenEval's evaluator needs the whole line, while pictures hang on its prompt alone."""
+    wanted = ("--images", "1", "--decoders", "ar", "exact")
+    assert cli(prompts, *wanted, output="whole")[0] == 0
+    poor = tmp_path / "poor.jsonl"
+    poor.write_text('{"prompt": "a red cat"}\n{"prompt":"a dog"}\n')
+    writes = 2 * 2  # decoders, prompts
+    for last in range(writes + 1):
+        assert cli(poor, *wanted, output=f"cut-{last}")[0] == 0
+        assert json.loads((tmp_path / f"cut-{last}/ar/00000/metadata.jsonl").read_text()) == {"prompt": "a red cat"}
+        with monkeypatch.context() as patch:
+            drawn = watch_generate(patch)
+            with monkeypatch.context() as cut:
+                kill_at_write(cut, last)
+                assert cli(prompts, *wanted, output=f"cut-{last}")[0] == (130 if last < writes else 0)
+            assert cli(prompts, *wanted, output=f"cut-{last}")[0] == 0
+            assert drawn == []
+        assert tree(tmp_path / f"cut-{last}") == tree(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("decoder", ["sjd:window_tokens=8", "mtp", "rolling:drafts=copy", "rounds:drafts=left"])
@@ -165,16 +202,13 @@ def test_other_decoders_draw_what_the_library_draws(cli, prompts, tiny_model, tm
 def test_only_what_is_missing_is_drawn(cli, prompts, tmp_path, monkeypatch):
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     before = tree(tmp_path / "out")
-    drawn: list[str] = []
-    generate = command.generate
-
-    def counting(backbone, prompt, **settings):
-        drawn.append(prompt)
-        return generate(backbone, prompt, **settings)
-
-    monkeypatch.setattr(command, "generate", counting)
+    drawn = watch_generate(monkeypatch)
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     assert drawn == []
+    (tmp_path / "out" / "ar" / "00001" / "metadata.jsonl").unlink()
+    assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
+    assert drawn == []
+    assert tree(tmp_path / "out") == before
     (tmp_path / "out" / "ar" / "00001" / "samples" / "0001.png").unlink()
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     assert drawn == ["a dog", "a dog"]
@@ -217,12 +251,50 @@ def test_other_heads_under_the_same_name_are_refused(cli, prompts, tiny_model, t
     assert re.search(r"was drawn with heads weights [0-9a-f]{16}, now it is weights [0-9a-f]{16}; give -o", err)
 
 
-def test_other_prompts_are_refused(cli, prompts):
+def test_other_prompts_are_refused(cli, prompts, tmp_path):
+    """Before any line is renewed: prompt 0 stays as it was too."""
     assert cli(prompts, "--images", "1", "--decoders", "ar")[0] == 0
-    prompts.write_text('{"prompt": "a blue cat"}\n')
+    before = tree(tmp_path / "out")
+    prompts.write_text('{"prompt": "a red cat"}\n{"prompt": "a blue cat"}\n')
     code, _, err = cli(prompts, "--images", "1", "--decoders", "ar")
     assert code == 2
-    assert "'a red cat' as prompt 0, got 'a blue cat'" in err
+    assert "'a dog' as prompt 1, got 'a blue cat'" in err
+    assert tree(tmp_path / "out") == before
+
+
+def test_another_name_of_a_drawn_prompt_is_refused(cli, tmp_path):
+    """DPG-Bench's evaluator would score the picture of the old name too."""
+    file, call = tmp_path / "p.jsonl", ("--layout", "dpg", "--images", "1", "--decoders", "ar")
+    file.write_text('{"prompt": "a dog", "id": "a1"}\n')
+    assert cli(file, *call)[0] == 0
+    file.write_text('{"prompt": "a dog", "id": "a2"}\n')
+    code, _, err = cli(file, *call)
+    assert code == 2
+    assert re.search(r"line 1: .*timings-ar.json has prompt 0 under the name 'a1', got 'a2'; give -o another", err)
+    assert err.count("\n") == 1
+    assert list(tree(tmp_path / "out")) == ["ar/a1.png"]
+
+
+def test_a_name_that_the_timings_do_not_tell_is_taken_as_it_is(cli, tmp_path):
+    file, call = tmp_path / "p.jsonl", ("--layout", "dpg", "--images", "1", "--decoders", "ar")
+    file.write_text('{"prompt": "a dog", "id": "a1"}\n')
+    assert cli(file, *call)[0] == 0
+    timings = tmp_path / "out" / "timings-ar.json"
+    content = json.loads(timings.read_text())
+    assert content["prompts"]["0"].pop("name") == "a1"
+    timings.write_text(json.dumps(content))
+    assert cli(file, *call)[0] == 0
+
+
+def test_names_do_not_matter_to_geneval(cli, tmp_path):
+    """A folder of texts gives its prompts no names there, so a list of the same texts goes on."""
+    texts, file = tmp_path / "texts", tmp_path / "p.jsonl"
+    texts.mkdir()
+    (texts / "a.b.txt").write_text("a dog")
+    file.write_text('{"prompt": "a dog"}\n')
+    for prompts in (texts, file):
+        assert cli(prompts, "--images", "1", "--decoders", "ar")[0] == 0
+    assert [metadata for metadata, _ in geneval(tmp_path / "out" / "ar").values()] == [{"prompt": "a dog"}]
 
 
 def test_a_longer_list_goes_on(cli, prompts, tmp_path):

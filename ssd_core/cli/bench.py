@@ -37,6 +37,8 @@ def bench(options: BenchOptions) -> None:
     left = [
         (index, prompt, own) for index, prompt in enumerate(prompts) for own in benches if not own.done(index, prompt)
     ]
+    for own in benches:
+        own.renew_lines(prompts)
     warm: set[str] = set()
     with ProgressBar(None) as bar:
         for number, (index, prompt, own) in enumerate(left):
@@ -69,6 +71,12 @@ class _Bench:
     def done(self, index: int, prompt: BenchPrompt) -> bool:
         files = self._folder.files(index, prompt, self._options.images)
         return self._timings.has(index, prompt) and all(file.is_file() for file in files)
+
+    def renew_lines(self, prompts: list[BenchPrompt]) -> None:
+        """What the prompts file says now of prompts that are done: pictures hang on the text alone."""
+        for index, prompt in enumerate(prompts):
+            if self.done(index, prompt):
+                self._folder.save_line(index, prompt)
 
     def draw(self, index: int, prompt: BenchPrompt, warm: bool) -> None:
         """Pictures first, timings last: a prompt with timings is complete."""
