@@ -329,6 +329,11 @@ def test_a_longer_list_goes_on(cli, prompts, tmp_path):
         ('{"prompt": "a cat"}', ["--decoders", "rolling:window_rows=0"], "window_rows must be at least 1"),
         ('{"prompt": "a cat"}', ["--decoders", "exact:window_rows=2"], "exact takes no settings"),
         ('{"prompt": "a cat"}', ["--size", "5x5"], "5x5"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "mtp", "--heads", "none"], "--decoders: mtp: these drafts need"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "rounds:rows_per_block=5"], "vertical heads 1 to 5, the heads file"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "rolling:drafts=heads", "--heads", "none"], "need a heads file"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "janus-paper", "--heads", "none"], "janus-paper is the paper's"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "emu3-paper", "--heads", "none"], "emu3-paper is the paper's"),
         ('{"prompt": "a cat"}', ["--negative", "a dog", "--cfg", "1"], "--negative works through guidance"),
     ],
 )  # fmt: skip
@@ -339,7 +344,37 @@ def test_mistakes_are_one_line_and_draw_nothing(cli, tmp_path, text, arguments, 
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-    assert not list((tmp_path / "out").rglob("*.png"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_decoder_that_cannot_work_adds_nothing_to_a_folder(cli, prompts, tmp_path):
+    """Not even the pictures of the others that are still to be drawn."""
+    call = prompts, "--images", "1", "--heads", "none"
+    assert cli(*call, "--limit", "1", "--decoders", "ar")[0] == 0
+    before = tree(tmp_path / "out"), (tmp_path / "out" / "timings-ar.json").read_bytes()
+    assert cli(*call, "--decoders", "ar", "mtp")[0] == 2
+    assert (tree(tmp_path / "out"), (tmp_path / "out" / "timings-ar.json").read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("decoder", "heads", "drafts"),
+    [
+        ("ar", "own", "none"),
+        ("exact", "own", "heads"),
+        ("janus-paper", "own", "heads"),
+        ("sjd:window_tokens=8", "own", "random"),
+        ("rounds:rounds=1,drafts=left", "own", "left"),
+        ("exact", "none", "left"),
+        ("rounds:rounds=1", "none", "copy"),
+    ],
+)
+def test_settings_tell_who_drafted(cli, prompts, tiny_model, tmp_path, decoder, heads, drafts):
+    """And which heads, if they did."""
+    call = "--images", "1", "--limit", "1", "--decoders", decoder, *(["--heads", "none"] if heads == "none" else [])
+    assert cli(prompts, *call)[0] == 0
+    settings = json.loads(next((tmp_path / "out").glob("timings-*.json")).read_text())["settings"]
+    assert settings["drafts"] == drafts
+    assert settings["heads"].startswith("weights ") == (drafts == "heads")
 
 
 def test_files_that_are_no_prompts(cli, tmp_path):

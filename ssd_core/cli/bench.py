@@ -7,13 +7,14 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
+from ..drafts import choose_drafter
 from ..errors import SSDError
 from ..families.base import Backbone
 from ..generation import generate
 from ..heads import SpatialHeads
 from ..noise import image_seeds
 from ..sampling import Sampling
-from ..schedule import AR, Schedule
+from ..schedule import Schedule
 from ..version import __version__
 from .bench_decoders import BenchDecoder
 from .bench_files import Picture, PictureFolder, Timings
@@ -25,18 +26,23 @@ from .setup import chosen_heads, load_model
 
 
 def bench(options: BenchOptions) -> None:
-    """Draw what is missing, decoder by decoder for each prompt, then print a summary."""
+    """Draw what is missing, decoder by decoder for each prompt, then print a summary.
+
+    Raises SSDError, before anything is written, for prompts, settings or decoders that cannot work together.
+    """
     prompts = read_prompts(options.prompts, options.layout == "dpg", options.limit)
     backbone = load_model(options.model, options.device, options.dtype, options.threads)
     check_readable(prompts, backbone)
     sampling = _sampling(options, backbone)
+    grid = backbone.check_grid(options.size or backbone.default_grid)
     if options.layout == "dpg":
-        _check_square(options, backbone)
+        _check_square(grid)
     heads = chosen_heads(backbone, options.model, options.heads)
-    benches = [_Bench(options, backbone, heads, sampling, decoder) for decoder in options.decoders]
+    benches = [_Bench(options, backbone, heads, sampling, grid, decoder) for decoder in options.decoders]
     left = [
         (index, prompt, own) for index, prompt in enumerate(prompts) for own in benches if not own.done(index, prompt)
     ]
+    options.output.mkdir(parents=True, exist_ok=True)
     for own in benches:
         own.renew_lines(prompts)
     warm: set[str] = set()
@@ -58,13 +64,14 @@ class _Bench:
         backbone: Backbone,
         heads: SpatialHeads | None,
         sampling: Sampling,
+        grid: tuple[int, int],
         decoder: BenchDecoder,
     ) -> None:
         self.decoder = decoder
-        self._options, self._backbone, self._sampling = options, backbone, sampling
+        self._options, self._backbone, self._sampling, self._grid = options, backbone, sampling, grid
         self._schedule: Schedule = decoder.schedule(backbone.device.type)
-        self._heads = None if isinstance(self._schedule, AR) else heads
-        options.output.mkdir(parents=True, exist_ok=True)
+        self._drafts = _drafts(decoder, self._schedule, backbone, heads, grid)
+        self._heads = heads if self._drafts == "heads" else None
         self._folder = PictureFolder(options.output / decoder.folder, options.layout)
         self._timings = Timings(options.output / f"timings-{decoder.folder}.json", self._settings())
 
@@ -96,7 +103,7 @@ class _Bench:
                 sampling=self._sampling,
                 seed=seeds[0],
                 batch=count,
-                grid=options.size,
+                grid=self._grid,
                 negative=options.negative,
                 graphs=options.graphs,
             )
@@ -142,11 +149,11 @@ class _Bench:
             "images": options.images,
             "batch": options.batch,
             "seed": options.seed,
-            "grid": list(options.size or backbone.default_grid),
+            "grid": list(self._grid),
             "backbone": backbone.name,
             "fingerprint": backbone.fingerprint,
             "heads": heads,
-            "drafts": self.decoder.drafts,
+            "drafts": self._drafts,
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "device": str(backbone.device),
             "graphs": options.graphs,
@@ -169,8 +176,23 @@ def _sampling(options: BenchOptions, backbone: Backbone) -> Sampling:
     return sampling
 
 
-def _check_square(options: BenchOptions, backbone: Backbone) -> None:
-    rows, cols = backbone.check_grid(options.size or backbone.default_grid)
+def _drafts(
+    decoder: BenchDecoder, schedule: Schedule, backbone: Backbone, heads: SpatialHeads | None, grid: tuple[int, int]
+) -> str:
+    """The name of the drafter that a decoder will get. Raises SSDError when it cannot work with these heads."""
+    if decoder.needs_heads and heads is None:
+        raise SSDError(
+            f"--decoders: {decoder.name} is the paper's, which drafts with heads, got none; give --heads FILE, or "
+            "name the schedule with its settings, such as rounds:rounds=2"
+        )
+    try:
+        return choose_drafter(decoder.drafts, backbone, heads, schedule, backbone.stream(grid), None).name
+    except SSDError as error:
+        raise SSDError(f"--decoders: {decoder.folder}: {error}") from error
+
+
+def _check_square(grid: tuple[int, int]) -> None:
+    rows, cols = grid
     if rows != cols:
         raise SSDError(f"--size: got {rows}x{cols} codes, expected a square: DPG-Bench's evaluator cuts squares")
 

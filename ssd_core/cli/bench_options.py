@@ -22,6 +22,7 @@ Each decoder gets a folder in DIR:
 and a file DIR/timings-DECODER.json. What is there already is not drawn again.
 
 decoders: {", ".join(NAMES)};
+  those named -paper need heads, as mtp does; the others draft without them too
   settings of a schedule follow a colon: rolling:window_rows=2,tolerance=4  rounds:rounds=2,commit=separate
   sjd:window_tokens=64  rolling:drafts=copy (who drafts: auto, heads, left, copy, random)
 
