@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import ssd_core
@@ -79,10 +80,10 @@ def test_geneval_layout(cli, prompts, tiny_model, tmp_path, batch):
             expected = pictures(tiny_model, prompt, range(first, first + 3), schedule)
             assert len(seen[index][1]) == 3
             assert all(np.array_equal(a, b) for a, b in zip(seen[index][1], expected, strict=True))
-    figures = json.loads(out)
-    assert figures["ar"]["pictures"] == 6
-    assert figures["ar"]["forwards"] == 36
-    assert figures["rounds-rounds-1"]["forwards"] < 20
+    found = json.loads(out)
+    assert found["ar"]["pictures"] == 6
+    assert found["ar"]["forwards"] == 36
+    assert found["rounds-rounds-1"]["forwards"] < 20
 
 
 def test_timings_tell_every_picture(cli, prompts, tmp_path):
@@ -92,8 +93,42 @@ def test_timings_tell_every_picture(cli, prompts, tmp_path):
     assert content["settings"]["dtype"] == "float32"
     known = [picture for entry in content["prompts"].values() for picture in entry["pictures"]]
     assert [(p["seed"], p["batch"]) for p in known] == [(0, 2), (1, 2), (2, 1), (3, 2), (4, 2), (5, 1)]
-    assert [p["warm"] for p in known] == [False, False, True, True, True, True]  # the first call of a process is slow
+    # The first call of a process and a batch size is slow.
+    assert [p["warm"] for p in known] == [False, False, False, True, True, True]
     assert all(p["seconds"] > p["pixel_seconds"] > 0 and p["forwards"] > 0 for p in known)
+    assert all((p["threads"], p["torch"]) == (torch.get_num_threads(), torch.__version__) for p in known)
+
+
+def test_the_summary_covers_the_prompts_of_the_call(cli, prompts, tmp_path):
+    """Not what lies in the folder besides; and pairs of pictures, though decoders have different numbers of them."""
+    call = "--images", "2", "--json", "--decoders"
+    assert cli(prompts, *call, "ar")[0] == 0
+    timings = tmp_path / "out" / "timings-ar.json"
+    content = json.loads(timings.read_text())
+    for picture in content["prompts"]["1"]["pictures"]:
+        picture["seconds"] = 1e6
+    for picture in content["prompts"]["0"]["pictures"]:
+        picture["seconds"], picture["warm"] = 3.0, True
+    timings.write_text(json.dumps(content))
+    assert cli(prompts, *call, "exact", "--limit", "1")[0] == 0
+    timings = tmp_path / "out" / "timings-exact.json"
+    content = json.loads(timings.read_text())
+    first, second = content["prompts"]["0"]["pictures"]
+    first["seconds"], second["seconds"] = 0.1, 1.5
+    timings.write_text(json.dumps(content))
+    found = json.loads(cli(prompts, *call, "ar", "exact", "--limit", "1")[1])
+    assert found["ar"] == {"pictures": 2, "warm": True, "seconds": 3.0, "forwards": 36}
+    assert (found["exact"]["pictures"], found["exact"]["seconds"]) == (2, 1.5)
+    assert (found["exact"]["pairs"], found["exact"]["pairs_warm"], found["exact"]["speedup"]) == (1, True, 2.0)
+    assert found["exact"]["forwards_ratio"] == pytest.approx(36 / second["forwards"], abs=1e-4)
+
+
+def test_first_pictures_are_marked_in_the_summary(cli, prompts):
+    call = prompts, "--images", "2", "--batch", "2", "--decoders", "ar", "exact"
+    lines = cli(*call, "--limit", "1")[1].splitlines()
+    assert [line.endswith("(first pictures, warm-up included)") for line in lines] == [True, True, False]
+    assert " x faster, " in lines[1]
+    assert "warm-up" not in cli(*call, output="both prompts")[1]
 
 
 def test_dpg_layout(cli, tiny_model, tmp_path):
@@ -330,7 +365,7 @@ def test_a_longer_list_goes_on(cli, prompts, tmp_path):
         ('{"prompt": "a cat"}', ["--decoders", "exact:window_rows=2"], "exact takes no settings"),
         ('{"prompt": "a cat"}', ["--size", "5x5"], "5x5"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "mtp", "--heads", "none"], "--decoders: mtp: these drafts need"),
-        ('{"prompt": "a cat"}', ["--decoders", "ar", "rounds:rows_per_block=5"], "vertical heads 1 to 5, the heads file"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "rounds:rows_per_block=5"], "needs vertical heads 1 to 5"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "rolling:drafts=heads", "--heads", "none"], "need a heads file"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "janus-paper", "--heads", "none"], "janus-paper is the paper's"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "emu3-paper", "--heads", "none"], "emu3-paper is the paper's"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from statistics import median
 from typing import Any
+
+import torch
 
 from ..drafts import choose_drafter
 from ..errors import SSDError
@@ -20,6 +21,7 @@ from .bench_decoders import BenchDecoder
 from .bench_files import Picture, PictureFolder, Timings
 from .bench_options import BenchOptions
 from .bench_prompts import BenchPrompt, check_readable, read_prompts
+from .bench_summary import Pictures, figures, summary_text
 from .files import to_bytes
 from .progress import ProgressBar
 from .setup import chosen_heads, load_model
@@ -45,14 +47,12 @@ def bench(options: BenchOptions) -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     for own in benches:
         own.renew_lines(prompts)
-    warm: set[str] = set()
     with ProgressBar(None) as bar:
         for number, (index, prompt, own) in enumerate(left):
             bar.note(f"{number} of {len(left)} prompts drawn; now {own.decoder.folder}: {prompt.text}")
-            own.draw(index, prompt, warm=own.decoder.folder in warm)
-            warm.add(own.decoder.folder)
-    figures = {own.decoder.folder: own.figures() for own in benches}
-    print(json.dumps(figures, allow_nan=False) if options.json else _text(figures, options))
+            own.draw(index, prompt)
+    found = figures({own.decoder.folder: own.pictures(len(prompts)) for own in benches})
+    print(json.dumps(found, allow_nan=False) if options.json else summary_text(found, options.output))
 
 
 class _Bench:
@@ -70,9 +70,10 @@ class _Bench:
         self.decoder = decoder
         self._options, self._backbone, self._sampling, self._grid = options, backbone, sampling, grid
         self._schedule: Schedule = decoder.schedule(backbone.device.type)
-        self._drafts = _drafts(decoder, self._schedule, backbone, heads, grid)
-        self._heads = heads if self._drafts == "heads" else None
+        self._drafter = _drafter_name(decoder, self._schedule, backbone, heads, grid)
+        self._heads = heads if self._drafter == "heads" else None
         self._folder = PictureFolder(options.output / decoder.folder, options.layout)
+        self._drawn_batches: set[int] = set()  # a batch size's first call of the process also warms up
         self._timings = Timings(options.output / f"timings-{decoder.folder}.json", self._settings())
 
     def done(self, index: int, prompt: BenchPrompt) -> bool:
@@ -85,7 +86,7 @@ class _Bench:
             if self.done(index, prompt):
                 self._folder.save_line(index, prompt)
 
-    def draw(self, index: int, prompt: BenchPrompt, warm: bool) -> None:
+    def draw(self, index: int, prompt: BenchPrompt) -> None:
         """Pictures first, timings last: a prompt with timings is complete."""
         options = self._options
         pictures: list[Picture] = []
@@ -119,22 +120,17 @@ class _Bench:
                         "batch": count,
                         "forwards": report.total_forwards,
                         "acceptance": report.acceptance,
-                        "warm": warm,
+                        "warm": count in self._drawn_batches,
+                        "threads": torch.get_num_threads(),
+                        "torch": str(torch.__version__),
                     }
                 )
-            warm = True
+            self._drawn_batches.add(count)
         self._folder.save(index, prompt, pictures)
         self._timings.add(index, prompt, known)
 
-    def figures(self) -> dict[str, Any]:
-        """Medians over the pictures that were not the first of a process."""
-        pictures = self._timings.pictures
-        timed = [picture for picture in pictures if picture["warm"]] or pictures
-        return {
-            "pictures": len(pictures),
-            "seconds": median(picture["seconds"] for picture in timed),
-            "forwards": median(picture["forwards"] for picture in timed),
-        }
+    def pictures(self, prompts: int) -> Pictures:
+        return self._timings.pictures(prompts)
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same when a run is taken up again."""
@@ -153,7 +149,7 @@ class _Bench:
             "backbone": backbone.name,
             "fingerprint": backbone.fingerprint,
             "heads": heads,
-            "drafts": self._drafts,
+            "drafts": self._drafter,
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "device": str(backbone.device),
             "graphs": options.graphs,
@@ -176,7 +172,7 @@ def _sampling(options: BenchOptions, backbone: Backbone) -> Sampling:
     return sampling
 
 
-def _drafts(
+def _drafter_name(
     decoder: BenchDecoder, schedule: Schedule, backbone: Backbone, heads: SpatialHeads | None, grid: tuple[int, int]
 ) -> str:
     """The name of the drafter that a decoder will get. Raises SSDError when it cannot work with these heads."""
@@ -195,16 +191,3 @@ def _check_square(grid: tuple[int, int]) -> None:
     rows, cols = grid
     if rows != cols:
         raise SSDError(f"--size: got {rows}x{cols} codes, expected a square: DPG-Bench's evaluator cuts squares")
-
-
-def _text(figures: dict[str, dict[str, Any]], options: BenchOptions) -> str:
-    """A line a decoder; ratios to plain decoding where it is there."""
-    plain = figures.get("ar")
-    lines = []
-    for name, own in figures.items():
-        line = f"  {name:<36}{own['pictures']:>6} pictures {own['seconds']:9.3f} s {own['forwards']:7.0f} forwards"
-        if plain is not None and own is not plain:
-            fewer, faster = plain["forwards"] / own["forwards"], plain["seconds"] / own["seconds"]
-            line += f"   {faster:.2f} x faster, {fewer:.1f} x fewer forwards"
-        lines.append(line)
-    return "\n".join([*lines, f"  pictures and timings are in {options.output} (medians a picture)"])

@@ -22,6 +22,7 @@ from ..errors import SSDError
 from ..writing import write
 from .bench_options import Layout
 from .bench_prompts import BenchPrompt
+from .bench_summary import Pictures
 
 Picture = NDArray[np.uint8]
 """[height, width, 3]."""
@@ -85,11 +86,10 @@ class Timings:
             self._content = _read(path)
             self._check(settings)
 
-    @property
-    def pictures(self) -> list[dict[str, Any]]:
-        """What is known of every picture, in the order of the prompts."""
-        found = sorted(self._content["prompts"].items(), key=lambda item: int(item[0]))
-        return [picture for _, entry in found for picture in entry["pictures"]]
+    def pictures(self, prompts: int) -> Pictures:
+        """What is known of the pictures of the first so many prompts, all of which must have been drawn."""
+        found = [(index, self._content["prompts"][str(index)]["pictures"]) for index in range(prompts)]
+        return {(index, picture["image"]): picture for index, pictures in found for picture in pictures}
 
     def has(self, index: int, prompt: BenchPrompt) -> bool:
         """Whether prompt number ``index`` was drawn.
