@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +66,14 @@ class Job:
 
     def lot(self, lot: Lot) -> Lot:
         return replace(lot, seed=lot.seed + self.shift)
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """`2/3`: which part, and of how many; for argparse's `type`."""
+    match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
+    if match is None or int(match.group(1)) > int(match.group(2)):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected I/N with I from 1 to N, such as 1/2 and 2/2")
+    return int(match.group(1)), int(match.group(2))
 
 
 def lots_of(count: int, batch: int) -> list[Lot]:
@@ -122,7 +131,9 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="stop drawing after so long (0: only report)"
     )
-    parser.add_argument("--share", default="1/1", metavar="I/N", help="draw every Nth lot, to run N processes at once")
+    parser.add_argument(
+        "--share", type=part_of, default=(1, 1), metavar="I/N", help="draw every Nth lot, to run N processes at once"
+    )
     parser.add_argument("--folder", type=Path, default=Path("out/quality"), help="where drawn pictures stay")
     parser.add_argument("--results", type=Path, default=Path("out"), help="folder for JSON, markdown, plot and sheet")
     parser.add_argument("--device", default="cpu")
@@ -137,7 +148,7 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     """Draws what is missing and writes the report."""
     torch.set_num_threads(options.threads)
-    part, parts = (int(number) for number in options.share.split("/"))
+    part, parts = options.share
     backbone = load_backbone(device=options.device, dtype="float32")
     store = PictureStore(
         options.folder, backbone, load_heads(backbone), load_detector(), backbone.check_grid(options.grid)

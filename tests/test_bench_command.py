@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import ssd_core
@@ -79,10 +80,10 @@ def test_geneval_layout(cli, prompts, tiny_model, tmp_path, batch):
             expected = pictures(tiny_model, prompt, range(first, first + 3), schedule)
             assert len(seen[index][1]) == 3
             assert all(np.array_equal(a, b) for a, b in zip(seen[index][1], expected, strict=True))
-    figures = json.loads(out)
-    assert figures["ar"]["pictures"] == 6
-    assert figures["ar"]["forwards"] == 36
-    assert figures["rounds-rounds-1"]["forwards"] < 20
+    found = json.loads(out)
+    assert found["ar"]["pictures"] == 6
+    assert found["ar"]["forwards"] == 36
+    assert found["rounds-rounds-1"]["forwards"] < 20
 
 
 def test_timings_tell_every_picture(cli, prompts, tmp_path):
@@ -92,8 +93,42 @@ def test_timings_tell_every_picture(cli, prompts, tmp_path):
     assert content["settings"]["dtype"] == "float32"
     known = [picture for entry in content["prompts"].values() for picture in entry["pictures"]]
     assert [(p["seed"], p["batch"]) for p in known] == [(0, 2), (1, 2), (2, 1), (3, 2), (4, 2), (5, 1)]
-    assert [p["warm"] for p in known] == [False, False, True, True, True, True]  # the first call of a process is slow
+    # The first call of a process and a batch size is slow.
+    assert [p["warm"] for p in known] == [False, False, False, True, True, True]
     assert all(p["seconds"] > p["pixel_seconds"] > 0 and p["forwards"] > 0 for p in known)
+    assert all((p["threads"], p["torch"]) == (torch.get_num_threads(), torch.__version__) for p in known)
+
+
+def test_the_summary_covers_the_prompts_of_the_call(cli, prompts, tmp_path):
+    """Not what lies in the folder besides; and pairs of pictures, though decoders have different numbers of them."""
+    call = "--images", "2", "--json", "--decoders"
+    assert cli(prompts, *call, "ar")[0] == 0
+    timings = tmp_path / "out" / "timings-ar.json"
+    content = json.loads(timings.read_text())
+    for picture in content["prompts"]["1"]["pictures"]:
+        picture["seconds"] = 1e6
+    for picture in content["prompts"]["0"]["pictures"]:
+        picture["seconds"], picture["warm"] = 3.0, True
+    timings.write_text(json.dumps(content))
+    assert cli(prompts, *call, "exact", "--limit", "1")[0] == 0
+    timings = tmp_path / "out" / "timings-exact.json"
+    content = json.loads(timings.read_text())
+    first, second = content["prompts"]["0"]["pictures"]
+    first["seconds"], second["seconds"] = 0.1, 1.5
+    timings.write_text(json.dumps(content))
+    found = json.loads(cli(prompts, *call, "ar", "exact", "--limit", "1")[1])
+    assert found["ar"] == {"pictures": 2, "warm": True, "seconds": 3.0, "forwards": 36}
+    assert (found["exact"]["pictures"], found["exact"]["seconds"]) == (2, 1.5)
+    assert (found["exact"]["pairs"], found["exact"]["pairs_warm"], found["exact"]["speedup"]) == (1, True, 2.0)
+    assert found["exact"]["forwards_ratio"] == pytest.approx(36 / second["forwards"], abs=1e-4)
+
+
+def test_first_pictures_are_marked_in_the_summary(cli, prompts):
+    call = prompts, "--images", "2", "--batch", "2", "--decoders", "ar", "exact"
+    lines = cli(*call, "--limit", "1")[1].splitlines()
+    assert [line.endswith("(first pictures, warm-up included)") for line in lines] == [True, True, False]
+    assert " x faster, " in lines[1]
+    assert "warm-up" not in cli(*call, output="both prompts")[1]
 
 
 def test_dpg_layout(cli, tiny_model, tmp_path):
@@ -124,30 +159,67 @@ def test_dpg_prompts_from_jsonl(cli, tmp_path):
     assert Image.open(tmp_path / "out" / "exact" / "12.png").size == (48, 48)
 
 
+def kill_at_write(monkeypatch, last: int) -> None:
+    """Ctrl-C instead of write number ``last``."""
+    left, write = last, bench_files.write
+
+    def stopping(path: Path, data: bytes) -> Path:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        return write(path, data)
+
+    monkeypatch.setattr(bench_files, "write", stopping)
+
+
+def watch_generate(monkeypatch) -> list[str]:
+    """The prompts that are drawn from now on, a call each."""
+    drawn: list[str] = []
+    generate = command.generate
+
+    def counting(backbone, prompt, **settings):
+        drawn.append(prompt)
+        return generate(backbone, prompt, **settings)
+
+    monkeypatch.setattr(command, "generate", counting)
+    return drawn
+
+
 def test_a_kill_at_any_write_is_made_good_by_the_same_call(cli, prompts, tmp_path, monkeypatch):
     """Stopped before each file in turn; what the next call leaves is what an undisturbed call leaves."""
     wanted = ("--images", "2", "--decoders", "ar", "exact", "--seed", "3")
     assert cli(prompts, *wanted, output="whole")[0] == 0
     whole = tree(tmp_path / "whole")
     writes = 2 * 2 * (1 + 2 + 1)  # decoders, prompts; the line, two pictures, the timings
-    write = bench_files.write
-    for last in range(writes):
-        left = last
-
-        def stopping(path: Path, data: bytes) -> Path:
-            nonlocal left
-            if left == 0:
-                raise KeyboardInterrupt
-            left -= 1
-            return write(path, data)
-
-        monkeypatch.setattr(bench_files, "write", stopping)
-        assert cli(prompts, *wanted, output=f"cut-{last}")[0] == 130
-        monkeypatch.setattr(bench_files, "write", write)
+    for last in range(writes + 1):
+        with monkeypatch.context() as patch:
+            kill_at_write(patch, last)
+            assert cli(prompts, *wanted, output=f"cut-{last}")[0] == (130 if last < writes else 0)
         assert cli(prompts, *wanted, output=f"cut-{last}")[0] == 0
         assert tree(tmp_path / f"cut-{last}") == whole
         timings = json.loads((tmp_path / f"cut-{last}" / "timings-exact.json").read_text())
         assert list(timings["prompts"]) == ["0", "1"]
+
+
+def test_changed_lines_are_renewed_without_drawing_whenever_that_is_killed(cli, prompts, tmp_path, monkeypatch):
+    """GenEval's evaluator needs the whole line, while pictures hang on its prompt alone."""
+    wanted = ("--images", "1", "--decoders", "ar", "exact")
+    assert cli(prompts, *wanted, output="whole")[0] == 0
+    poor = tmp_path / "poor.jsonl"
+    poor.write_text('{"prompt": "a red cat"}\n{"prompt":"a dog"}\n')
+    writes = 2 * 2  # decoders, prompts
+    for last in range(writes + 1):
+        assert cli(poor, *wanted, output=f"cut-{last}")[0] == 0
+        assert json.loads((tmp_path / f"cut-{last}/ar/00000/metadata.jsonl").read_text()) == {"prompt": "a red cat"}
+        with monkeypatch.context() as patch:
+            drawn = watch_generate(patch)
+            with monkeypatch.context() as cut:
+                kill_at_write(cut, last)
+                assert cli(prompts, *wanted, output=f"cut-{last}")[0] == (130 if last < writes else 0)
+            assert cli(prompts, *wanted, output=f"cut-{last}")[0] == 0
+            assert drawn == []
+        assert tree(tmp_path / f"cut-{last}") == tree(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("decoder", ["sjd:window_tokens=8", "mtp", "rolling:drafts=copy", "rounds:drafts=left"])
@@ -165,16 +237,13 @@ def test_other_decoders_draw_what_the_library_draws(cli, prompts, tiny_model, tm
 def test_only_what_is_missing_is_drawn(cli, prompts, tmp_path, monkeypatch):
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     before = tree(tmp_path / "out")
-    drawn: list[str] = []
-    generate = command.generate
-
-    def counting(backbone, prompt, **settings):
-        drawn.append(prompt)
-        return generate(backbone, prompt, **settings)
-
-    monkeypatch.setattr(command, "generate", counting)
+    drawn = watch_generate(monkeypatch)
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     assert drawn == []
+    (tmp_path / "out" / "ar" / "00001" / "metadata.jsonl").unlink()
+    assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
+    assert drawn == []
+    assert tree(tmp_path / "out") == before
     (tmp_path / "out" / "ar" / "00001" / "samples" / "0001.png").unlink()
     assert cli(prompts, "--images", "2", "--decoders", "ar")[0] == 0
     assert drawn == ["a dog", "a dog"]
@@ -217,12 +286,50 @@ def test_other_heads_under_the_same_name_are_refused(cli, prompts, tiny_model, t
     assert re.search(r"was drawn with heads weights [0-9a-f]{16}, now it is weights [0-9a-f]{16}; give -o", err)
 
 
-def test_other_prompts_are_refused(cli, prompts):
+def test_other_prompts_are_refused(cli, prompts, tmp_path):
+    """Before any line is renewed: prompt 0 stays as it was too."""
     assert cli(prompts, "--images", "1", "--decoders", "ar")[0] == 0
-    prompts.write_text('{"prompt": "a blue cat"}\n')
+    before = tree(tmp_path / "out")
+    prompts.write_text('{"prompt": "a red cat"}\n{"prompt": "a blue cat"}\n')
     code, _, err = cli(prompts, "--images", "1", "--decoders", "ar")
     assert code == 2
-    assert "'a red cat' as prompt 0, got 'a blue cat'" in err
+    assert "'a dog' as prompt 1, got 'a blue cat'" in err
+    assert tree(tmp_path / "out") == before
+
+
+def test_another_name_of_a_drawn_prompt_is_refused(cli, tmp_path):
+    """DPG-Bench's evaluator would score the picture of the old name too."""
+    file, call = tmp_path / "p.jsonl", ("--layout", "dpg", "--images", "1", "--decoders", "ar")
+    file.write_text('{"prompt": "a dog", "id": "a1"}\n')
+    assert cli(file, *call)[0] == 0
+    file.write_text('{"prompt": "a dog", "id": "a2"}\n')
+    code, _, err = cli(file, *call)
+    assert code == 2
+    assert re.search(r"line 1: .*timings-ar.json has prompt 0 under the name 'a1', got 'a2'; give -o another", err)
+    assert err.count("\n") == 1
+    assert list(tree(tmp_path / "out")) == ["ar/a1.png"]
+
+
+def test_a_name_that_the_timings_do_not_tell_is_taken_as_it_is(cli, tmp_path):
+    file, call = tmp_path / "p.jsonl", ("--layout", "dpg", "--images", "1", "--decoders", "ar")
+    file.write_text('{"prompt": "a dog", "id": "a1"}\n')
+    assert cli(file, *call)[0] == 0
+    timings = tmp_path / "out" / "timings-ar.json"
+    content = json.loads(timings.read_text())
+    assert content["prompts"]["0"].pop("name") == "a1"
+    timings.write_text(json.dumps(content))
+    assert cli(file, *call)[0] == 0
+
+
+def test_names_do_not_matter_to_geneval(cli, tmp_path):
+    """A folder of texts gives its prompts no names there, so a list of the same texts goes on."""
+    texts, file = tmp_path / "texts", tmp_path / "p.jsonl"
+    texts.mkdir()
+    (texts / "a.b.txt").write_text("a dog")
+    file.write_text('{"prompt": "a dog"}\n')
+    for prompts in (texts, file):
+        assert cli(prompts, "--images", "1", "--decoders", "ar")[0] == 0
+    assert [metadata for metadata, _ in geneval(tmp_path / "out" / "ar").values()] == [{"prompt": "a dog"}]
 
 
 def test_a_longer_list_goes_on(cli, prompts, tmp_path):
@@ -257,6 +364,11 @@ def test_a_longer_list_goes_on(cli, prompts, tmp_path):
         ('{"prompt": "a cat"}', ["--decoders", "rolling:window_rows=0"], "window_rows must be at least 1"),
         ('{"prompt": "a cat"}', ["--decoders", "exact:window_rows=2"], "exact takes no settings"),
         ('{"prompt": "a cat"}', ["--size", "5x5"], "5x5"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "mtp", "--heads", "none"], "--decoders: mtp: these drafts need"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "rounds:rows_per_block=5"], "needs vertical heads 1 to 5"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "rolling:drafts=heads", "--heads", "none"], "need a heads file"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "janus-paper", "--heads", "none"], "janus-paper is the paper's"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "emu3-paper", "--heads", "none"], "emu3-paper is the paper's"),
         ('{"prompt": "a cat"}', ["--negative", "a dog", "--cfg", "1"], "--negative works through guidance"),
     ],
 )  # fmt: skip
@@ -267,7 +379,37 @@ def test_mistakes_are_one_line_and_draw_nothing(cli, tmp_path, text, arguments, 
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-    assert not list((tmp_path / "out").rglob("*.png"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_decoder_that_cannot_work_adds_nothing_to_a_folder(cli, prompts, tmp_path):
+    """Not even the pictures of the others that are still to be drawn."""
+    call = prompts, "--images", "1", "--heads", "none"
+    assert cli(*call, "--limit", "1", "--decoders", "ar")[0] == 0
+    before = tree(tmp_path / "out"), (tmp_path / "out" / "timings-ar.json").read_bytes()
+    assert cli(*call, "--decoders", "ar", "mtp")[0] == 2
+    assert (tree(tmp_path / "out"), (tmp_path / "out" / "timings-ar.json").read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("decoder", "heads", "drafts"),
+    [
+        ("ar", "own", "none"),
+        ("exact", "own", "heads"),
+        ("janus-paper", "own", "heads"),
+        ("sjd:window_tokens=8", "own", "random"),
+        ("rounds:rounds=1,drafts=left", "own", "left"),
+        ("exact", "none", "left"),
+        ("rounds:rounds=1", "none", "copy"),
+    ],
+)
+def test_settings_tell_who_drafted(cli, prompts, tiny_model, tmp_path, decoder, heads, drafts):
+    """And which heads, if they did."""
+    call = "--images", "1", "--limit", "1", "--decoders", decoder, *(["--heads", "none"] if heads == "none" else [])
+    assert cli(prompts, *call)[0] == 0
+    settings = json.loads(next((tmp_path / "out").glob("timings-*.json")).read_text())["settings"]
+    assert settings["drafts"] == drafts
+    assert settings["heads"].startswith("weights ") == (drafts == "heads")
 
 
 def test_files_that_are_no_prompts(cli, tmp_path):

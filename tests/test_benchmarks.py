@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -258,6 +260,39 @@ def test_store_keeps_what_generate_draws_and_what_the_bench_computes(
                 ask(other, lot)
 
 
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "-1/2", "1", "1/2/3", "a/b", "1.5/2", "01/2", ""])
+def test_a_share_that_is_none_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0/2 would draw the last lot alone."""
+    monkeypatch.setattr("sys.argv", ["quality", f"--share={text}"])
+    monkeypatch.setattr(quality, "run", lambda options: pytest.fail(f"ran with {options.share}"))
+    with pytest.raises(SystemExit, match="2"):
+        quality.main()
+    assert f"argument --share: got {text!r}, expected I/N with I from 1 to N" in capsys.readouterr().err
+
+
+def test_shares_are_every_lot_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that --share names, each lot in one process."""
+    drawn: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(quality, "load_backbone", lambda **_: ToyBackbone(*GRID))
+    monkeypatch.setattr(quality, "load_heads", lambda backbone: None)
+    monkeypatch.setattr(quality, "load_detector", lambda: None)
+    monkeypatch.setattr(quality, "PictureStore", lambda *_: None)
+
+    def stop(store: None, jobs: object, lots: list[Lot], minutes: float) -> None:
+        drawn.extend(lot.number for lot in lots)
+        raise SSDError("enough")
+
+    monkeypatch.setattr(quality, "draw", stop)
+    for share in ("1/3", "2/3", "3/3"):
+        monkeypatch.setattr("sys.argv", ["quality", "--grid=4x5", "--count=10", "--batch=2", f"--share={share}"])
+        with pytest.raises(SystemExit):
+            quality.main()
+    assert drawn == [0, 3, 1, 4, 2]
+
+
 @pytest.mark.slow
 def test_lots_are_drawn_in_turn(tmp_path: Path, emoji: tuple[Backbone, SpatialHeads]) -> None:
     """All decoders have equal numbers at any time."""
@@ -302,6 +337,29 @@ def test_scripts_run_on_the_embedded_model(tmp_path: Path, monkeypatch: pytest.M
     assert report["decoders"]["rounds r=1"]["nll_minus_ar"][1] > 0  # so few rounds break pictures of this model
     sheet = Image.open(tmp_path / "quality-16x16-sheet.jpg")
     assert sheet.height > (len(report["decoders"]) - 1) * 128  # not for other seeds
+
+
+# --- emoji score ---------------------------------------------------------------------------------------------------
+
+
+def test_the_score_is_that_of_the_shipped_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no option of its own stays as the model ships it: its top_p most of all."""
+    used: list[Sampling] = []
+    shipped = SimpleNamespace(default_sampling=Sampling(3.0, 0.7, top_k=50, top_p=0.9))
+    script = importlib.import_module("benchmarks.emoji_score.__main__")
+
+    def drawing(backbone: object, captions: list[str], *, sampling: Sampling, **_: object) -> SimpleNamespace:
+        used.append(sampling)
+        return SimpleNamespace(images=torch.zeros(len(captions), 8, 8, 3))
+
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(script, "load_backbone", lambda: shipped)
+    monkeypatch.setattr(script, "load_detector", lambda: None)
+    monkeypatch.setattr(script, "score", lambda *_: {})
+    monkeypatch.setattr(script, "generate", drawing)
+    monkeypatch.setattr("sys.argv", ["emoji_score", "--count", "2", "--guidance", "1.5", "2", "--temperature", "0.8"])
+    script.main()
+    assert used == [Sampling(guidance, 0.8, top_k=50, top_p=0.9) for guidance in (1.5, 2.0)]
 
 
 # --- plots ---------------------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ Run: ``python -m benchmarks.emoji_score --count 128 --grid 24 24 --guidance 1.5 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from recipes.emoji_scenes.sheet import save_sheet
-from ssd_core import AR, Sampling, generate, load_backbone
+from ssd_core import AR, generate, load_backbone
 
 from .detector import load_detector
 from .judge import draw_specs, format_row, score
@@ -35,7 +36,7 @@ def main() -> None:
         pictures = []
         for start in range(0, len(specs), options.batch):
             captions = [spec.caption for spec in specs[start : start + options.batch]]
-            sampling = Sampling(guidance=guidance, temperature=options.temperature)
+            sampling = replace(backbone.default_sampling, guidance=guidance, temperature=options.temperature)
             pictures.append(
                 generate(backbone, captions, schedule=AR(), sampling=sampling, seed=start, grid=grid).images
             )

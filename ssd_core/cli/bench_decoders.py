@@ -39,6 +39,11 @@ class BenchDecoder:
         parts = [self.name, *(f"{key}-{value}" for key, value in self.settings)]
         return _folder("-".join(parts if self.drafts == "auto" else [*parts, f"drafts-{self.drafts}"]))
 
+    @property
+    def needs_heads(self) -> bool:
+        """Whether it carries the paper's name, so that other drafts would make it something else."""
+        return _PRESETS.get(self.name, "").endswith("(paper)")
+
     def schedule(self, device_type: str) -> Schedule:
         """The schedule on a device type ("cpu", "cuda", ...). Raises SSDError for settings that cannot work."""
         if self.name in _PRESETS:

@@ -22,6 +22,7 @@ from ..errors import SSDError
 from ..writing import write
 from .bench_options import Layout
 from .bench_prompts import BenchPrompt
+from .bench_summary import Pictures
 
 Picture = NDArray[np.uint8]
 """[height, width, 3]."""
@@ -40,14 +41,21 @@ class PictureFolder:
             return [self.path / f"{prompt.name}.png"]
         return [self.path / f"{index:05d}" / "samples" / f"{image:04d}.png" for image in range(images)]
 
+    def save_line(self, index: int, prompt: BenchPrompt) -> None:
+        """GenEval's metadata of a prompt, written where it is not yet what the prompts file says now."""
+        if self.layout == "dpg":
+            return
+        file, line = self.path / f"{index:05d}" / "metadata.jsonl", (prompt.line + "\n").encode()
+        if not file.is_file() or file.read_bytes() != line:
+            write(file, line)
+
     def save(self, index: int, prompt: BenchPrompt, pictures: Sequence[Picture]) -> None:
-        """Writes a prompt's pictures, each file whole or not at all."""
+        """Writes a prompt's line and pictures, each file whole or not at all."""
         files = self.files(index, prompt, len(pictures))
         files[0].parent.mkdir(parents=True, exist_ok=True)
         if self.layout == "dpg":
             pictures = [grid_of(pictures)]
-        else:
-            write(files[0].parent.parent / "metadata.jsonl", (prompt.line + "\n").encode())
+        self.save_line(index, prompt)
         for file, picture in zip(files, pictures, strict=True):
             data = io.BytesIO()
             Image.fromarray(picture).save(data, format="PNG")
@@ -66,7 +74,10 @@ def grid_of(pictures: Sequence[Picture]) -> Picture:
 
 
 class Timings:
-    """A JSON file ``{"settings": ..., "prompts": {"0": {"prompt": ..., "pictures": [...]}}}``, always whole."""
+    """A JSON file ``{"settings": ..., "prompts": {"0": {"prompt": ..., "name": ..., "pictures": [...]}}}``.
+
+    Always whole. ``name``: ``BenchPrompt.name``.
+    """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self._path = path
@@ -75,24 +86,32 @@ class Timings:
             self._content = _read(path)
             self._check(settings)
 
-    @property
-    def pictures(self) -> list[dict[str, Any]]:
-        """What is known of every picture, in the order of the prompts."""
-        found = sorted(self._content["prompts"].items(), key=lambda item: int(item[0]))
-        return [picture for _, entry in found for picture in entry["pictures"]]
+    def pictures(self, prompts: int) -> Pictures:
+        """What is known of the pictures of the first so many prompts, all of which must have been drawn."""
+        found = [(index, self._content["prompts"][str(index)]["pictures"]) for index in range(prompts)]
+        return {(index, picture["image"]): picture for index, pictures in found for picture in pictures}
 
     def has(self, index: int, prompt: BenchPrompt) -> bool:
-        """Whether prompt number ``index`` was drawn. Raises SSDError when another text was drawn under the number."""
+        """Whether prompt number ``index`` was drawn.
+
+        Raises SSDError when another text was drawn under the number, or the same under another name: the evaluator
+        would score the picture of the old name too.
+        """
         entry = self._content["prompts"].get(str(index))
         if entry is not None and entry["prompt"] != prompt.text:
             raise SSDError(
                 f"{prompt.place}: {self._path} has {entry['prompt']!r} as prompt {index}, got {prompt.text!r}; "
                 "give -o another folder, or the same prompts"
             )
+        if entry is not None and entry.get("name", prompt.name) != prompt.name:  # older files do not tell the name
+            raise SSDError(
+                f"{prompt.place}: {self._path} has prompt {index} under the name {entry['name']!r}, got "
+                f"{prompt.name!r}; give -o another folder, or the same names"
+            )
         return entry is not None
 
     def add(self, index: int, prompt: BenchPrompt, pictures: list[dict[str, Any]]) -> None:
-        self._content["prompts"][str(index)] = {"prompt": prompt.text, "pictures": pictures}
+        self._content["prompts"][str(index)] = {"prompt": prompt.text, "name": prompt.name, "pictures": pictures}
         text = json.dumps(self._content, ensure_ascii=False, allow_nan=False, indent=1)
         write(self._path, (text + "\n").encode())
 

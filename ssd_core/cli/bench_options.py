@@ -21,7 +21,12 @@ Each decoder gets a folder in DIR:
   dpg       DIR/DECODER/ID.png, one picture of 2x2 (N = 4) or of one
 and a file DIR/timings-DECODER.json. What is there already is not drawn again.
 
+DPG-Bench's dist_eval.sh takes pictures of 2x2 unless told otherwise: with --images 1 run it with PIC_NUM=1, else it
+also scores three empty squares of each. It writes its results as text files into DIR/DECODER, where its next run takes
+them for pictures, unless the line of compute_dpg_bench.py in it gets --res-path FILE.txt.
+
 decoders: {", ".join(NAMES)};
+  those named -paper need heads, as mtp does; the others draft without them too
   settings of a schedule follow a colon: rolling:window_rows=2,tolerance=4  rounds:rounds=2,commit=separate
   sjd:window_tokens=64  rolling:drafts=copy (who drafts: auto, heads, left, copy, random)
 

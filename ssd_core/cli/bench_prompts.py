@@ -25,10 +25,10 @@ class BenchPrompt:
 def read_prompts(path: Path, named: bool, limit: int | None) -> list[BenchPrompt]:
     """The prompts of a JSONL file or of a folder of .txt files, at most ``limit``.
 
-    ``named``: every prompt needs a file name, unique and safe. Raises SSDError that names the line.
+    ``named``: every prompt needs a file name, unique and safe; else none gets one. Raises SSDError that names the line.
     """
     if path.is_dir():
-        prompts = [_of_text(file) for file in sorted(path.glob("*.txt"))[:limit]]
+        prompts = [_of_text(file, named) for file in sorted(path.glob("*.txt"))[:limit]]
         if not prompts:
             raise SSDError(f"{path} holds no .txt files; expected one prompt in each, or give a JSONL file")
         return prompts
@@ -56,7 +56,7 @@ def check_readable(prompts: list[BenchPrompt], backbone: Backbone) -> None:
             raise SSDError(f"{prompt.place}: {error}") from error
 
 
-def _of_text(file: Path) -> BenchPrompt:
+def _of_text(file: Path, named: bool) -> BenchPrompt:
     try:
         text = file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
@@ -65,8 +65,11 @@ def _of_text(file: Path) -> BenchPrompt:
         ) from error
     if not text:
         raise SSDError(f"{file} is empty, expected a prompt")
+    line = json.dumps({"id": file.stem, "prompt": text}, ensure_ascii=False)
+    if not named:
+        return BenchPrompt(text, None, line, str(file))
     _check_name(file.stem, str(file))
-    return BenchPrompt(text, file.stem, json.dumps({"id": file.stem, "prompt": text}, ensure_ascii=False), str(file))
+    return BenchPrompt(text, file.stem, line, str(file))
 
 
 def _of_line(line: str, place: str, named: bool) -> BenchPrompt:
