@@ -118,6 +118,7 @@ def run(options: argparse.Namespace) -> None:
     machine = {
         "threads": options.threads,
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "torch": torch.__version__,
         "version": __version__,

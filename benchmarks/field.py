@@ -52,6 +52,7 @@ def measure(backbone: FieldBackbone, heads: SpatialHeads, table: dict[str, Sched
         forwards = [one.report.total_forwards for one in drawn]
         yield {
             "decoder": name,
+            "pictures": seeds,
             "forwards": statistics.fmean(forwards),
             "fewer": backbone.stream(backbone.default_grid).codes / statistics.fmean(forwards),
             "tokens_a_forward": sum(one.report.fed_tokens for one in drawn) / sum(forwards),
