@@ -150,9 +150,8 @@ class _GraphRunner(Runner):
     def _known(self, suite: Suite, key: Hashable, numbers: list[int]) -> Step:
         known = suite.steps.get(key)
         if known is None:
+            self._graphs.make_room(suite)
             known = suite.steps[key] = Step(self._backend.buffer(len(numbers)))
-            self._graphs.make_room()
-        suite.steps.move_to_end(key)
         return known
 
     def _capture(self, known: Step, step: StepFunction) -> bool:

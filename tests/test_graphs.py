@@ -250,26 +250,31 @@ def test_the_number_of_graphs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(graphs_module, "MOST_GRAPHS", 4)
     backbone, heads, fake = setup()
     kept = graphs_of(backbone)
-    most = 0
-    for schedule in [AR(), Rounds(2), Rolling(3)] * 2:
+    most, new = 0, []
+    for schedule in [AR(), AR(), Rounds(2), Rounds(2), Rolling(3), Rolling(3), AR(), AR()]:
+        captures = fake.captures
         plain = draw(backbone, schedule, heads=heads, graphs="off")
         assert same(draw(backbone, schedule, heads=heads), plain)
         most = max(most, sum(len(suite.steps) for suite in kept._suites.values()))
+        new.append(fake.captures - captures)
     assert most == 4
-    assert fake.captures > 4
+    assert all(new[2:7])  # AR's are gone by then, and two are few enough to stay
+    assert new[7] == 0
 
 
 def test_the_number_of_kinds_is_bounded_and_their_tensors_go_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "MOST_SUITES", 2)
     backbone, heads, _ = setup()
     kept = graphs_of(backbone)
-    sizes = []
+    sizes, kinds = [], []
     for batch in (1, 2, 3, 1, 2):
         plain = draw(backbone, Rolling(2), heads=heads, batch=batch, graphs="off")
         assert same(draw(backbone, Rolling(2), heads=heads, batch=batch), plain)
-        assert len(kept._suites) <= 2
+        kinds.append(len(kept._suites))
         sizes.append(len(kept._tensors))
-    assert sizes[1:] == sizes[1:2] * 4
+    assert kinds == [1, 2, 1, 2, 1]
+    assert sizes[::2] == sizes[:1] * 3
+    assert sizes[1] == sizes[3] > sizes[0]
 
 
 def test_release_gives_everything_back_and_the_next_run_works() -> None:
