@@ -55,6 +55,11 @@ class _GraphRunner(Runner):
         self._suite: Suite | None = None
         self._captured = 0
         self._replays = 0
+        self._unsettled = 0
+
+    @property
+    def unsettled(self) -> int:
+        return self._unsettled
 
     @property
     def text(self) -> str:
@@ -133,12 +138,16 @@ class _GraphRunner(Runner):
         first = key not in suite.steps
         known = self._known(suite, key, numbers)
         self._backend.fill(known.numbers, numbers)
-        if first or self._graphs.fault is not None:
+        if self._graphs.fault is not None:
+            step(known.numbers)
+        elif first:
+            self._unsettled += 1
             step(known.numbers)
         elif known.replay is not None and known.checked:
             known.replay()
             self._replays += 1
         else:
+            self._unsettled += 1
             self._first_replay(known, step)
 
     def _start(self) -> Suite:
