@@ -27,7 +27,7 @@ from ssd_core import (
     SSDError,
 )
 from ssd_core import graphs as graphs_module
-from ssd_core.graphs import graphs_of
+from ssd_core.graphs import Graphs, graphs_of
 from ssd_core.schedule import Schedule
 
 SCHEDULES: dict[str, Schedule] = {
@@ -72,6 +72,23 @@ def test_replays_draw_what_the_steps_do(
         assert used(graphed), graphed.report.graphs
         assert plain.report.graphs == "off: switched off"
     assert fake.replays > 4
+
+
+@pytest.mark.parametrize("schedule", [AR(), Rounds(2)], ids=lambda schedule: schedule.name)
+def test_replays_in_half_precision_have_the_steps_bits(schedule: Schedule) -> None:
+    """Against the same steps carried out plainly: other widths could round otherwise."""
+    backbone, heads, fake = setup(dtype=torch.bfloat16)
+    runs = [draw(backbone, schedule, heads=heads) for _ in range(3)]
+    assert fake.replays > len(fake.tapes)
+    steps, _, refuses = setup(dtype=torch.bfloat16)
+
+    def refuse(number: int) -> None:
+        raise RuntimeError("no captures")
+
+    refuses.fail = refuse
+    plain = draw(steps, schedule, heads=heads)
+    assert not used(plain)
+    assert all(used(run) and same(run, plain) for run in runs)
 
 
 def test_windows_that_a_clock_chooses_draw_plain_decodings_picture() -> None:
@@ -328,6 +345,14 @@ def test_a_cpu_never_tries() -> None:
     result = draw(backbone, AR())
     assert result.report.graphs == "off: the device is cpu"
     assert graphs_of(backbone)._tensors == {}
+
+
+def test_a_device_that_is_not_cudas_never_tries() -> None:
+    kept = Graphs()
+    for _ in range(2):  # nothing stays taken
+        assert kept.open(torch.device("mps")) == "the device is mps"
+    assert kept._backend is None
+    assert kept.fault is None
 
 
 def test_a_choice_that_there_is_not_is_refused() -> None:
