@@ -132,7 +132,7 @@ class CudaCapture(CaptureBackend):
             self._synchronize()
 
     def _synchronize(self) -> None:
-        """To wait for the whole device would break a capture that another program's thread is in."""
+        """Not for the whole device, which would break captures by others, who do not know of this lock."""
         for stream in (self._asked, self._stream):
             stream.synchronize()
 
