@@ -35,9 +35,11 @@ _SLOPE = 0.002
 def clock_of(device_type: str) -> Callable[[], float]:
     """Seconds for the steps of a device. On a CPU this thread's own, which other programs do not lengthen.
 
-    Windows counts those in steps of 16 ms, as long as a small model's forward.
+    Not where other threads do a share of the work, nor on Windows, which counts those in steps of 16 ms, as long as a
+    small model's forward.
     """
-    return time.thread_time if device_type == "cpu" and sys.platform != "win32" else time.perf_counter
+    alone = device_type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time if alone and sys.platform != "win32" else time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,13 @@ class Auto:
         pilot = Pilot(stream.codes - done, windows, expected, _costs(state, widths_of(stream, windows)))
         while not state.finished:
             width = pilot.choose()
-            begin = clock()
+            unsettled, begin = state.runner.unsettled, clock()
             ends = [self._end(stream, front, width, windows[width]) for front in state.front]
             yield Step(ends, draft=width > 1, prefix=True)
             seconds, before, done = clock() - begin, done, _codes_done(state)
             found = state.outcome
-            pilot.learn(found.fed, seconds, done - before, found.held, found.failed)
+            lasting = seconds if state.runner.unsettled == unsettled else None  # no capture tells what steps cost
+            pilot.learn(found.fed, lasting, done - before, found.held, found.failed)
         state.choices = choices(pilot, state.features.dtype)
 
 

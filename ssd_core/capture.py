@@ -22,7 +22,9 @@ Replay = Callable[[], None]
 """Does a captured step again, with the numbers that its buffer holds by now."""
 
 _one_capture = threading.Lock()
-"""PyTorch takes one capture at a time, of all in the process."""
+"""PyTorch takes one capture at a time, of all in the process, and nobody waits for the device during one."""
+_STREAMS = 32
+"""PyTorch hands so many streams of a device out, over and over."""
 
 
 class CaptureBackend(ABC):
@@ -48,11 +50,15 @@ class CaptureBackend(ABC):
 
     @abstractmethod
     def capture(self, step: StepFunction, numbers: Tensor) -> Replay:
-        """Captures a step that was carried out aside before. Raises RuntimeError for what the device refuses."""
+        """Captures a step that was carried out aside before. Raises RuntimeError for what the device refuses.
+
+        No replay of this backend may be used any more once one of them was dropped or a capture failed: graphs of a
+        stream share the matrix library's workspace, and PyTorch lets it go with the first that is destroyed.
+        """
 
     @abstractmethod
     def wait(self) -> None:
-        """Until the device has done all that was asked of it: no replay may be dropped earlier."""
+        """Until the device has done what steps asked of it: no replay may be dropped earlier."""
 
 
 class CudaCapture(CaptureBackend):
@@ -60,7 +66,11 @@ class CudaCapture(CaptureBackend):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with _choosing:
+            self._stream = _stream_of_its_own(device)
+            _captures.add(self)
+        self._asked = torch.cuda.current_stream(device)
+        """Where steps were last asked for: runs may have different streams, and the device's others are no business."""
         self._pool: Any = None
         self._alive: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
@@ -68,6 +78,7 @@ class CudaCapture(CaptureBackend):
         return torch.zeros(count, dtype=torch.int64, device=self.device)
 
     def fill(self, buffer: Tensor, numbers: list[int]) -> None:
+        self._asked = torch.cuda.current_stream(self.device)
         # PyTorch keeps pinned memory from being used again until the copy is done, so the host can run ahead.
         buffer.copy_(torch.tensor(numbers, dtype=torch.int64, pin_memory=True), non_blocking=True)
 
@@ -79,10 +90,10 @@ class CudaCapture(CaptureBackend):
         if not self._alive:  # the memory of a pool without graphs is given back, and its name is used up
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        self.wait()
         # torch.cuda.graph would also collect garbage and empty the allocator's cache, a tenth of a second each time.
         # Thread-local: what other threads do on the device meanwhile is none of this capture's business.
         with _one_capture, _no_collection():
+            self._synchronize()
             try:
                 with self._on_stream():
                     graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -108,14 +119,22 @@ class CudaCapture(CaptureBackend):
         with suppress(Exception):  # no public call does this; where the capture did end, there is nothing to do
             torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
         spot = torch.zeros(1, device=self.device)
+        with _choosing:
+            stream = _stream_of_its_own(self.device)
         graph = torch.cuda.CUDAGraph()
-        with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(self.device)):  # type: ignore[no-untyped-call]
+        with suppress(RuntimeError), torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")
             spot.add_(1)
             graph.capture_end()
 
     def wait(self) -> None:
-        torch.cuda.synchronize(self.device)
+        with _one_capture:
+            self._synchronize()
+
+    def _synchronize(self) -> None:
+        """Not for the whole device, which would break captures by others, who do not know of this lock."""
+        for stream in (self._asked, self._stream):
+            stream.synchronize()
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
@@ -125,6 +144,20 @@ class CudaCapture(CaptureBackend):
         with torch.cuda.stream(self._stream):
             yield
         current.wait_stream(self._stream)
+
+
+_captures: weakref.WeakSet[CudaCapture] = weakref.WeakSet()
+_choosing = threading.Lock()
+
+
+def _stream_of_its_own(device: torch.device) -> torch.cuda.Stream:
+    """One that no living backend captures on: a graph destroyed there would take the others' workspace along."""
+    taken = [each._stream for each in _captures]
+    for _ in range(_STREAMS):
+        stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        if stream not in taken:
+            break
+    return stream
 
 
 @contextmanager

@@ -130,7 +130,8 @@ def _decode(backbone: Backbone, codes: Tensor, should_stop: ShouldStop | None) -
 def _wait(device: torch.device) -> None:
     """Until the device has done what it was asked for: seconds are those of work that is done."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        # Not for the whole device, which would break a capture that another thread is in.
+        torch.cuda.current_stream(device).synchronize()
     elif device.type == "mps":
         torch.mps.synchronize()
 

@@ -33,10 +33,15 @@ class RunTensor:
         return self.tensor.narrow(self.scratch, 0, self.tensor.shape[self.scratch] - 1)
 
     def digest(self) -> Tensor:
-        """A sum over the bits of each entry, of keys [layers, sequences, slots + 1, ...]: int64 [sequences, slots]."""
+        """A sum over the bits of each entry, of keys [layers, sequences, slots + 1, ...]: int64 [sequences, slots].
+
+        Layer by layer, for torch sums after it has made a copy in int64, up to eight times as large.
+        """
         sound = self.sound
-        others = [d for d in range(sound.dim()) if d not in (1, 2)]
-        return sound.view(_BITS[sound.element_size()]).sum(others, dtype=torch.int64)
+        digest = torch.zeros(sound.shape[1:3], dtype=torch.int64, device=sound.device)
+        for layer in sound.view(_BITS[sound.element_size()]):
+            digest += layer.flatten(2).sum(-1, dtype=torch.int64)
+        return digest
 
 
 class StepCheck:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,11 @@ class _GraphRunner(Runner):
         self._suite: Suite | None = None
         self._captured = 0
         self._replays = 0
+        self._unsettled = 0
+
+    @property
+    def unsettled(self) -> int:
+        return self._unsettled
 
     @property
     def text(self) -> str:
@@ -115,7 +121,11 @@ class _GraphRunner(Runner):
             if self._graphs.fault is None and (key not in suite.steps or suite.steps[key].replay is None):
                 known = self._known(suite, key, numbers)
                 self._backend.fill(known.numbers, numbers)
-                self._backend.aside(step, known.numbers)
+                try:
+                    self._backend.aside(step, known.numbers)
+                except torch.OutOfMemoryError as error:  # nothing but scratch was written
+                    self._give_up(f"no memory for the widest step ({_line(error)})")
+                    return
                 self._capture(known, step)
 
     def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
@@ -128,12 +138,16 @@ class _GraphRunner(Runner):
         first = key not in suite.steps
         known = self._known(suite, key, numbers)
         self._backend.fill(known.numbers, numbers)
-        if first or self._graphs.fault is not None:
+        if self._graphs.fault is not None:
+            step(known.numbers)
+        elif first:
+            self._unsettled += 1
             step(known.numbers)
         elif known.replay is not None and known.checked:
             known.replay()
             self._replays += 1
         else:
+            self._unsettled += 1
             self._first_replay(known, step)
 
     def _start(self) -> Suite:
@@ -150,16 +164,18 @@ class _GraphRunner(Runner):
     def _known(self, suite: Suite, key: Hashable, numbers: list[int]) -> Step:
         known = suite.steps.get(key)
         if known is None:
+            self._graphs.make_room(suite)
             known = suite.steps[key] = Step(self._backend.buffer(len(numbers)))
-            self._graphs.make_room()
-        suite.steps.move_to_end(key)
         return known
 
     def _capture(self, known: Step, step: StepFunction) -> bool:
         """Gives a step that was just carried out aside its graph; or gives up."""
         try:
             known.replay = self._backend.capture(step, known.numbers)
-        except RuntimeError as error:  # what CUDA raises for anything, lack of memory included
+        except StopRequested:
+            self._graphs.forget()  # a failed capture costs the other graphs, see there
+            raise
+        except Exception as error:  # the step itself was sound: whatever it is, it is about captures
             self._give_up(f"a step could not be captured ({_line(error)})")
             return False
         self._captured += 1
@@ -184,15 +200,19 @@ class _GraphRunner(Runner):
         assert known.replay is not None
         known.replay()
         self._replays += 1
-        problem = check.problem()
-        if problem is None:
-            known.checked = True
-            return
-        whole = check.restore()
-        self._give_up(f"a replay was not what the step is: {problem}")
-        if not whole:
+        try:
+            problem = check.problem()
+        except torch.OutOfMemoryError as error:
+            reason = f"no memory to check a graph ({_line(error)})"
+        else:
+            if problem is None:
+                known.checked = True
+                return
+            reason = f"a replay was not what the step is: {problem}"
+        self._give_up(reason)  # which gives memory back, in case that is what is missing
+        if not check.restore():
             raise SSDError(
-                f"a CUDA graph spoiled this run's keys and values ({problem}); draw again, now without graphs"
+                f"a CUDA graph spoiled this run's keys and values ({reason}); draw again, now without graphs"
             )
 
     def _give_up(self, reason: str) -> None:
@@ -230,14 +250,33 @@ def _places(module: nn.Module) -> Hashable:
     return tuple(place_of(name, t) for name, t in [*module.named_parameters(), *module.named_buffers()])
 
 
+_cuda: Any = torch.backends.cuda
+_FLAGS: tuple[Callable[[], Hashable], ...] = (
+    lambda: torch.get_float32_matmul_precision(),
+    lambda: _cuda.matmul.fp32_precision,
+    lambda: _cuda.matmul.allow_fp16_accumulation,
+    lambda: _cuda.matmul.allow_fp16_reduced_precision_reduction,
+    lambda: _cuda.matmul.allow_bf16_reduced_precision_reduction,
+    lambda: torch.are_deterministic_algorithms_enabled(),
+    lambda: torch.is_autocast_enabled("cuda"),
+    lambda: _cuda.flash_sdp_enabled(),
+    lambda: _cuda.mem_efficient_sdp_enabled(),
+    lambda: _cuda.math_sdp_enabled(),
+    lambda: _cuda.cudnn_sdp_enabled(),
+)
+"""What of torch's own settings decides which kernels a step takes."""
+
+
 def _flags() -> Hashable:
-    """What of torch's own settings decides which kernels a step takes."""
-    return (
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_autocast_enabled("cuda"),
-        torch.backends.cuda.matmul.allow_fp16_accumulation if torch.cuda.is_available() else None,
-    )
+    return tuple(map(_setting, _FLAGS))
+
+
+def _setting(read: Callable[[], Hashable]) -> Hashable:
+    """None where this version has no such setting, or refuses to name it because its successor was set instead."""
+    try:
+        return read()
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _line(error: BaseException) -> str:

@@ -6,7 +6,8 @@ plainly, one line is logged, and this loaded copy of the backbone tries no graph
 
 A replay reads and writes the very addresses of the capture. So all that steps touch besides their numbers is kept here
 between runs (``RunTensor``), and graphs are only replayed for a run with the same constants, the same tensors and the
-same places of all weights (``Suite``). One run at a time uses them; another run on the same backbone, in another
+same places of all weights (``Suite``). Graphs go all at once, for those that stay would share freed memory with the one
+destroyed (``CaptureBackend.capture``). One run at a time uses them; another run on the same backbone, in another
 thread, meanwhile goes plainly. A run that ends in an error, other than ``StopRequested``, lets everything go.
 
 This file is what is kept; ``graph_runs.py`` is what a run does with it, ``capture.py`` the device's side.
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -31,9 +31,9 @@ GraphsChoice = Literal["auto", "off"]
 GRAPHS: tuple[GraphsChoice, ...] = get_args(GraphsChoice)
 
 MOST_GRAPHS = 128
-"""Graphs that one backbone keeps; the one that was used longest ago goes first."""
+"""Graphs that one backbone keeps; with one more all begin anew."""
 MOST_SUITES = 4
-"""Kinds of run (sampling, batch, decoder's rule, heads) whose graphs and tensors are kept."""
+"""Kinds of run (sampling, batch, decoder's rule, heads) whose graphs and tensors are kept; likewise."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Suite:
     """The steps of one kind of run. ``tensors``: the run's tensors that they were captured with, by ``place_of``."""
 
     tensors: frozenset[Hashable]
-    steps: OrderedDict[Hashable, Step] = field(default_factory=OrderedDict)
+    steps: dict[Hashable, Step] = field(default_factory=dict)
 
 
 class Graphs:
@@ -63,7 +63,7 @@ class Graphs:
         self._backend = backend
         self._busy = threading.Lock()
         self._unwanted = threading.Event()
-        self._suites: OrderedDict[Hashable, Suite] = OrderedDict()
+        self._suites: dict[Hashable, Suite] = {}
         self._tensors: dict[Hashable, RunTensor] = {}
         self._weights: Hashable = None
         self.fault: str | None = None
@@ -127,14 +127,15 @@ class Graphs:
         if self._unwanted.is_set():  # wished for between the question and the release
             self.release()
 
-    def forget(self) -> None:
-        """Drops the graphs, not the tensors."""
+    def forget(self, keep: Suite | None = None) -> None:
+        """Drops all graphs, not the tensors. ``keep``: a suite that its run goes on to fill."""
         if self._backend is not None and self.count:
             self._backend.wait()
         for suite in self._suites.values():
-            suite.steps.clear()  # a run may hold its suite
-        self._suites.clear()
-        self._weights = None
+            for step in suite.steps.values():
+                step.replay = None  # a run may hold its suite and the step it is at
+            suite.steps.clear()
+        self._suites = {key: suite for key, suite in self._suites.items() if suite is keep}
 
     def give_up(self, name: str, reason: str) -> None:
         """No graphs from now on."""
@@ -149,42 +150,29 @@ class Graphs:
         return self._tensors.get(key)
 
     def suite(self, key: Hashable, weights: Hashable, tensors: frozenset[Hashable]) -> Suite:
-        """The steps of a kind of run, empty where weights or tensors moved; room is made for them."""
-        if weights != self._weights:
+        """The steps of a kind of run. All begin anew where weights or tensors moved or there is a kind too many."""
+        known = self._suites.get(key)
+        moved = weights != self._weights or (known is not None and known.tensors != tensors)
+        if moved or (known is None and len(self._suites) >= MOST_SUITES):
             self.forget()
             self._weights = weights
-        suite = self._suites.pop(key, None)
-        if suite is not None and suite.tensors != tensors:
-            self._drop(suite)
-            suite = None
-        suite = suite or Suite(tensors)
-        while len(self._suites) >= MOST_SUITES:
-            self._drop(self._suites.popitem(last=False)[1])
-        self._suites[key] = suite
+        suite = self._suites.setdefault(key, Suite(tensors))
         used = frozenset[Hashable]().union(*(each.tensors for each in self._suites.values()))
         for name, kept in list(self._tensors.items()):
             if place_of(name, kept.tensor) not in used:
                 del self._tensors[name]
         return suite
 
-    def make_room(self) -> None:
-        """Drops what was used longest ago where there is too much."""
-        while sum(len(suite.steps) for suite in self._suites.values()) > MOST_GRAPHS:
-            oldest = next(suite for suite in self._suites.values() if suite.steps)
-            if self._backend is not None:
-                self._backend.wait()
-            oldest.steps.popitem(last=False)
+    def make_room(self, suite: Suite) -> None:
+        """Lets all begin anew where one more step of ``suite`` would be too many."""
+        if sum(len(each.steps) for each in self._suites.values()) >= MOST_GRAPHS:
+            self.forget(keep=suite)
 
     def make_memory(self, wanted: set[Hashable]) -> None:
         """Lets everything go but the tensors ``wanted``."""
         self.forget()
         for key in set(self._tensors) - wanted:
             del self._tensors[key]
-
-    def _drop(self, suite: Suite) -> None:
-        if self._backend is not None and suite.steps:
-            self._backend.wait()
-        suite.steps.clear()
 
 
 def graphs_of(backbone: nn.Module) -> Graphs:

@@ -189,11 +189,12 @@ class Pilot:
         spent: float = sum(map(mul, self._fed, self.costs.table))
         return ((1 + _MARGIN) * (self._drawn + 1) + _ADVANCE * self._codes) * step - spent
 
-    def learn(self, fed: int, seconds: float, drawn: int, held: Sequence[int], failed: Sequence[bool]) -> None:
-        """What a step did: tokens fed, time, codes that every image got, and of each image the drafts that held and
-        whether the next one failed.
+    def learn(self, fed: int, seconds: float | None, drawn: int, held: Sequence[int], failed: Sequence[bool]) -> None:
+        """What a step did: tokens fed, time (None: other than what such steps take), codes that every image got, and
+        of each image the drafts that held and whether the next one failed.
         """
-        self.costs.add(fed, seconds)
+        if seconds is not None:
+            self.costs.add(fed, seconds)
         if fed:  # the first code comes from the prompt's own forward, in plain decoding too
             self._fed[self.costs.index(fed)] += 1
             self._drawn += drawn

@@ -48,6 +48,11 @@ class Runner(ABC):
 
     exact: bool
 
+    @property
+    @abstractmethod
+    def unsettled(self) -> int:
+        """How many steps so far took another time than steps of their key will take from then on."""
+
     @abstractmethod
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
@@ -85,6 +90,7 @@ class Eager(Runner):
     """Calls each step as it comes."""
 
     exact = True
+    unsettled = 0
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -111,4 +117,12 @@ class Eager(Runner):
         pass
 
     def run(self, key: Hashable, step: StepFunction, numbers: list[int], once: bool = False) -> None:
-        step(torch.tensor(numbers, dtype=torch.int64, device=self._device))
+        step(_on(self._device, numbers))
+
+
+def _on(device: torch.device, numbers: list[int]) -> Tensor:
+    """Numbers for a device, which the host does not wait for."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, dtype=torch.int64, device=device)
+    # PyTorch keeps pinned memory from being used again until the copy is done.
+    return torch.tensor(numbers, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)

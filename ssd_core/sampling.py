@@ -94,7 +94,7 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.temperature != 1:
         logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:
-        smallest = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
+        smallest = logits.topk(sampling.top_k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
         logits = logits.masked_fill(logits < smallest, -math.inf)
     if sampling.top_p < 1:
         ordered, order = logits.sort(dim=-1, descending=True)

@@ -18,7 +18,7 @@ FIGURES = ("forwards", "fed_tokens", "acceptance", "acceptance_by_round", "accep
 
 def setup(**options: Any) -> tuple[ToyBackbone, SpatialHeads, FakeCapture]:
     """A toy on the stand-in; its captures may read weights and kept tensors, nothing else."""
-    backbone = ToyBackbone(3, 6, dtype=torch.float64, **{"layers": 1, **options})
+    backbone = ToyBackbone(3, 6, **{"dtype": torch.float64, "layers": 1, **options})
     heads, fake = toy_heads(backbone), FakeCapture()
     allow(fake, backbone, heads)
     return backbone, heads, fake

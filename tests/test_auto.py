@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -217,6 +218,23 @@ def test_in_half_precision_the_clock_is_not_asked(dtype: torch.dtype, monkeypatc
     assert all(chosen(result) == chosen(results[0]) for result in results)
     assert chosen(results[0])["measured"] is False
     assert "must not choose" in chosen(results[0])["why"]
+
+
+def test_the_clock_is_this_threads_own_where_no_other_does_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert auto.clock_of("cpu") is time.thread_time
+    assert auto.clock_of("cuda") is time.perf_counter
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert auto.clock_of("cpu") is time.perf_counter
+
+
+def test_a_step_without_a_time_still_tells_of_its_drafts() -> None:
+    pilot = Pilot(100, {1: 1, 8: 8}, 0.5, Costs([1, 8]))
+    pilot.learn(8, None, 8, [7], [False])
+    assert pilot.costs.table == [1.0, 1.0]
+    assert pilot.held == 7
+    assert pilot._odds.gains(8)[7] > Pilot(100, {1: 1, 8: 8}, 0.5, Costs([1, 8]))._odds.gains(8)[7]
 
 
 def test_the_heads_file_tells_what_to_expect() -> None:

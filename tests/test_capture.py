@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +31,9 @@ class Stream:
 
     def wait_stream(self, other: Stream) -> None:
         self.log.append(f"{self.name} waits for {other.name}")
+
+    def synchronize(self) -> None:
+        self.log.append(f"wait for {self.name}")
 
 
 class Graph:
@@ -68,7 +74,6 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: f"pool {next(pools)}")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append("synchronize"))
     monkeypatch.setattr(
         torch._C, "_cuda_endAllocateToPool", lambda device, pool: calls.append(f"close {pool}"), raising=False
     )
@@ -88,8 +93,8 @@ def test_a_capture_is_made_on_its_own_stream_in_order_with_the_current_one(log: 
     assert gc.isenabled()
     replay()
     assert log == [
-        "synchronize", "stream 2 waits for main", "enter stream 2", "begin in pool 1, thread_local", "step", "end",
-        "leave stream 2", "main waits for stream 2", "replay",
+        "wait for main", "wait for stream 2", "stream 2 waits for main", "enter stream 2",
+        "begin in pool 1, thread_local", "step", "end", "leave stream 2", "main waits for stream 2", "replay",
     ]  # fmt: skip
 
 
@@ -139,3 +144,54 @@ def test_an_end_that_fails_is_told_and_mended(log: list[str]) -> None:
         backend().capture(step, NUMBERS)
     assert log[-1] == "leave stream 3"
     assert "close pool 1" in log
+
+
+def test_no_two_backends_capture_on_one_stream(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's streams come round again; a graph that is destroyed takes its stream's workspace with it."""
+    few = [Stream() for _ in range(3)]
+    handed_out = itertools.cycle(few)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(handed_out))
+    living = [backend() for _ in range(3)]
+    assert {each._stream for each in living} == set(few)
+    free = living.pop(1)._stream
+    gc.collect()
+    assert backend()._stream is free
+    assert len([backend() for _ in range(5)]) == 5  # more than there are streams
+
+
+def test_a_wait_is_for_the_streams_that_steps_run_on(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from a thread whose current stream is another one: whoever releases graphs is not who used them."""
+    captures, runs = backend(), Stream()
+    buffer = captures.buffer(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "current_stream", lambda device: runs)
+        patch.setattr(torch, "tensor", lambda numbers, **options: torch.ones(2))
+        captures.fill(buffer, [1, 1])
+    log.clear()
+    captures.wait()
+    assert log == [f"wait for {runs.name}", "wait for stream 2"]
+
+
+@pytest.mark.parametrize("second", ["wait", "capture"])
+def test_nobody_waits_or_captures_while_another_thread_captures(log: list[str], second: str) -> None:
+    one, two = backend(), backend()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def step(numbers: Tensor) -> None:
+        inside.set()
+        assert go_on.wait(20)
+
+    do: Callable[[], object] = two.wait if second == "wait" else lambda: two.capture(lambda numbers: None, NUMBERS)
+    with ThreadPoolExecutor(2) as pool:
+        capturing = pool.submit(one.capture, step, NUMBERS)
+        assert inside.wait(20)
+        log.append("the other thread begins")
+        other = pool.submit(do)
+        with pytest.raises(TimeoutError):
+            other.result(0.2)
+        go_on.set()
+        capturing.result(20)
+        other.result(20)
+    begun = log.index("the other thread begins")
+    assert log[begun + 1] == "end"  # of the first capture, before anything else
+    assert "wait for stream 3" in log[begun:]

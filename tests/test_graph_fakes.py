@@ -45,8 +45,25 @@ def test_the_stand_in_sees_tensors_that_nobody_keeps(numbers: Tensor) -> None:
     fake, x, y = FakeCapture(), torch.zeros(3), torch.ones(3)
     fake.static = lambda: {storage_of(x)}
     fake.capture(lambda n: x.add_(n), numbers)
-    with pytest.raises(AssertionError, match="tensors that nobody keeps"):
+    with pytest.raises(pytest.fail.Exception, match="tensors that nobody keeps"):
         fake.capture(lambda n: x.add_(y), numbers)
+
+
+def test_the_stand_in_frees_the_workspace_with_the_first_graph(numbers: Tensor) -> None:
+    fake, x = FakeCapture(), torch.zeros(3)
+    one, two = (fake.capture(lambda n: x.add_(n), numbers) for _ in range(2))
+    two()
+    del one
+    with pytest.raises(AssertionError, match="another graph of this stream was destroyed"):
+        two()
+    del two
+    three = fake.capture(lambda n: x.add_(n), numbers)
+    three()
+    with pytest.raises(NotCapturableError):
+        fake.capture(lambda n: x.tolist(), numbers)  # type: ignore[arg-type,return-value]
+    with pytest.raises(AssertionError, match="another graph of this stream was destroyed"):
+        three()
+    assert x.tolist() == [0, 2, 4]
 
 
 def test_the_stand_in_replays_memory_and_not_python(numbers: Tensor) -> None:

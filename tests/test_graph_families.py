@@ -9,7 +9,9 @@ import torch
 from graph_fakes import FakeCapture, allow, spoil_scratch
 
 from benchmarks.gpu_shapes import PROMPT, TOY, random_backbone, random_heads
-from ssd_core import AR, Rolling, Rounds, Sampling, generate, load_backbone, load_heads
+from ssd_core import AR, Generation, Rolling, Rounds, RowsEvent, Sampling, generate, load_backbone, load_heads
+from ssd_core.graphs import GraphsChoice
+from ssd_core.preview import Preview
 from ssd_core.schedule import Schedule
 
 CPU = torch.device("cpu")
@@ -46,3 +48,31 @@ def test_the_embedded_models_steps_can_be_captured(tiny_model: Path) -> None:
         ]  # fmt: skip
         assert torch.equal(drawn[0].tokens, drawn[1].tokens)
         assert not drawn[1].report.graphs.startswith("off"), drawn[1].report.graphs
+
+
+def test_a_live_view_decodes_pixels_between_captured_steps(tiny_model: Path) -> None:
+    """What it asks of the device falls into no capture, and the pictures are the same."""
+    backbone = load_backbone(tiny_model)
+    heads = load_heads(backbone, tiny_model / "heads.safetensors")
+    fake = FakeCapture()
+    allow(fake, backbone, heads)
+    looks: list[int] = []
+
+    def watched(graphs: GraphsChoice) -> Generation:
+        preview = Preview(backbone, (6, 6), 1, clock=lambda: 0.0)  # looks cost nothing, so each event has one
+        preview.begin()
+
+        def show(event: RowsEvent) -> None:
+            if preview.rows(event)["images"][0]["picture"]:
+                looks.append(fake.captures)
+
+        return generate(backbone, "cat", heads=heads, schedule=Rolling(2), seed=4, on_rows=show, graphs=graphs)
+
+    plain = watched("off")
+    looks.clear()
+    for _ in range(2):
+        graphed = watched("auto")
+        assert torch.equal(graphed.tokens, plain.tokens)
+        assert torch.equal(graphed.images, plain.images)
+        assert not graphed.report.graphs.startswith("off"), graphed.report.graphs
+    assert looks[0] < fake.captures  # there were captures to come

@@ -22,6 +22,7 @@ from ssd_core import (
     StopRequested,
 )
 from ssd_core import graphs as graphs_module
+from ssd_core.graph_check import StepCheck
 from ssd_core.graphs import Graphs, graphs_of
 from ssd_core.schedule import Schedule
 
@@ -70,7 +71,9 @@ def test_damaged_weights_are_blamed_as_ever() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
-@pytest.mark.parametrize("error", [NotCapturableError("not permitted"), torch.OutOfMemoryError("too much")])
+@pytest.mark.parametrize(
+    "error", [NotCapturableError("not permitted"), torch.OutOfMemoryError("too much"), TypeError("not that kind")]
+)
 def test_a_capture_that_fails_turns_graphs_off_and_the_run_goes_on(
     number: int, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,20 +98,67 @@ def test_a_capture_that_fails_turns_graphs_off_and_the_run_goes_on(
     assert (graphs_of(backbone).count, graphs_of(backbone)._tensors) == (0, {})
 
 
-def test_ctrl_c_in_a_capture_is_no_fault_of_graphs() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StopRequested])
+def test_a_capture_that_somebody_ends_is_no_fault_of_graphs(error: type[BaseException]) -> None:
     backbone, heads, fake = setup()
     expected = draw(backbone, Rounds(2), heads=heads, graphs="off")
 
     def interrupt(count: int) -> None:
         if count == 3:
-            raise KeyboardInterrupt
+            raise error
 
     fake.fail = interrupt
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         draw(backbone, Rounds(2), heads=heads)
+    assert graphs_of(backbone).count == 0  # a failed capture takes the workspace of all
     again = draw(backbone, Rounds(2), heads=heads)
     assert same(again, expected)
     assert used(again)
+
+
+def test_no_memory_for_the_widest_step_turns_graphs_off(caplog: pytest.LogCaptureFixture) -> None:
+    backbone, heads, fake = setup()
+    expected = draw(backbone, Rounds(2), heads=heads, graphs="off")
+
+    def short(step: Any, numbers: Tensor) -> None:
+        step(numbers)
+        raise torch.OutOfMemoryError("too much")
+
+    fake.aside = short  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING):
+        results = [draw(backbone, Rounds(2), heads=heads) for _ in range(2)]
+    assert all(same(result, expected) for result in results)
+    assert results[0].report.graphs == "off: no memory for the widest step (too much) (after 0 replays)"
+    assert fake.captures == 0
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("moment", ["__init__", "rewind", "problem"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_no_memory_to_compare_turns_graphs_off(
+    moment: str, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replay that nobody could check is not trusted: the run goes on with what the step itself left."""
+    backbone, heads, _ = setup()
+    expected = draw(backbone, Rounds(2), heads=heads, graphs="off")
+    whole, calls = getattr(StepCheck, moment), []
+
+    def short(check: StepCheck, *arguments: Any) -> object:
+        calls.append(1)
+        if len(calls) == number:
+            if moment == "problem":
+                damage_tokens(backbone)
+            raise torch.OutOfMemoryError("too much")
+        return whole(check, *arguments)
+
+    monkeypatch.setattr(StepCheck, moment, short)
+    with caplog.at_level(logging.WARNING):
+        results = [draw(backbone, Rounds(2), heads=heads) for _ in range(2)]
+    assert all(same(result, expected) for result in results)
+    assert results[0].report.graphs.startswith("off: no memory to check a graph (too much)")
+    assert graphs_of(backbone).count == 0
+    assert len(calls) == number
+    assert len(caplog.records) == 1
 
 
 def damage_tokens(backbone: ToyBackbone) -> None:

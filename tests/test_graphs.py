@@ -27,7 +27,7 @@ from ssd_core import (
     SSDError,
 )
 from ssd_core import graphs as graphs_module
-from ssd_core.graphs import graphs_of
+from ssd_core.graphs import Graphs, graphs_of
 from ssd_core.schedule import Schedule
 
 SCHEDULES: dict[str, Schedule] = {
@@ -72,6 +72,23 @@ def test_replays_draw_what_the_steps_do(
         assert used(graphed), graphed.report.graphs
         assert plain.report.graphs == "off: switched off"
     assert fake.replays > 4
+
+
+@pytest.mark.parametrize("schedule", [AR(), Rounds(2)], ids=lambda schedule: schedule.name)
+def test_replays_in_half_precision_have_the_steps_bits(schedule: Schedule) -> None:
+    """Against the same steps carried out plainly: other widths could round otherwise."""
+    backbone, heads, fake = setup(dtype=torch.bfloat16)
+    runs = [draw(backbone, schedule, heads=heads) for _ in range(3)]
+    assert fake.replays > len(fake.tapes)
+    steps, _, refuses = setup(dtype=torch.bfloat16)
+
+    def refuse(number: int) -> None:
+        raise RuntimeError("no captures")
+
+    refuses.fail = refuse
+    plain = draw(steps, schedule, heads=heads)
+    assert not used(plain)
+    assert all(used(run) and same(run, plain) for run in runs)
 
 
 def test_windows_that_a_clock_chooses_draw_plain_decodings_picture() -> None:
@@ -250,26 +267,31 @@ def test_the_number_of_graphs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(graphs_module, "MOST_GRAPHS", 4)
     backbone, heads, fake = setup()
     kept = graphs_of(backbone)
-    most = 0
-    for schedule in [AR(), Rounds(2), Rolling(3)] * 2:
+    most, new = 0, []
+    for schedule in [AR(), AR(), Rounds(2), Rounds(2), Rolling(3), Rolling(3), AR(), AR()]:
+        captures = fake.captures
         plain = draw(backbone, schedule, heads=heads, graphs="off")
         assert same(draw(backbone, schedule, heads=heads), plain)
         most = max(most, sum(len(suite.steps) for suite in kept._suites.values()))
+        new.append(fake.captures - captures)
     assert most == 4
-    assert fake.captures > 4
+    assert all(new[2:7])  # AR's are gone by then, and two are few enough to stay
+    assert new[7] == 0
 
 
 def test_the_number_of_kinds_is_bounded_and_their_tensors_go_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "MOST_SUITES", 2)
     backbone, heads, _ = setup()
     kept = graphs_of(backbone)
-    sizes = []
+    sizes, kinds = [], []
     for batch in (1, 2, 3, 1, 2):
         plain = draw(backbone, Rolling(2), heads=heads, batch=batch, graphs="off")
         assert same(draw(backbone, Rolling(2), heads=heads, batch=batch), plain)
-        assert len(kept._suites) <= 2
+        kinds.append(len(kept._suites))
         sizes.append(len(kept._tensors))
-    assert sizes[1:] == sizes[1:2] * 4
+    assert kinds == [1, 2, 1, 2, 1]
+    assert sizes[::2] == sizes[:1] * 3
+    assert sizes[1] == sizes[3] > sizes[0]
 
 
 def test_release_gives_everything_back_and_the_next_run_works() -> None:
@@ -323,6 +345,14 @@ def test_a_cpu_never_tries() -> None:
     result = draw(backbone, AR())
     assert result.report.graphs == "off: the device is cpu"
     assert graphs_of(backbone)._tensors == {}
+
+
+def test_a_device_that_is_not_cudas_never_tries() -> None:
+    kept = Graphs()
+    for _ in range(2):  # nothing stays taken
+        assert kept.open(torch.device("mps")) == "the device is mps"
+    assert kept._backend is None
+    assert kept.fault is None
 
 
 def test_a_choice_that_there_is_not_is_refused() -> None:

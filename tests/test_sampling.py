@@ -92,6 +92,15 @@ def test_top_p_at_the_boundary() -> None:
     assert (law(torch.zeros(2).double(), Sampling(top_p=0.5)) > 0).sum() == 1
 
 
+@pytest.mark.parametrize("top_k", [1, 2, 7, 100])
+def test_top_k_cuts_below_the_kth_largest(top_k: int) -> None:
+    """With many equals and excluded codes, to the bit."""
+    logits = torch.randn(5, 200).mul(3).round().masked_fill_(torch.rand(5, 200) < 0.4, -math.inf)
+    kth = logits.sort(-1, descending=True).values[:, top_k - 1 : top_k]
+    want = torch.where(logits < kth, -math.inf, logits)
+    assert torch.equal(truncate(logits, Sampling(top_k=top_k)), want)
+
+
 def test_top_p_acts_on_what_top_k_left() -> None:
     """Order as documented: temperature, top-k, top-p. Of 0.5 0.3 0.2 top-k 2 leaves 0.625 0.375."""
     values = torch.tensor([0.5, 0.3, 0.2]).log().double()
