@@ -76,11 +76,11 @@ def layers_for_memory(free: int, fixed: int, per_layer: int, full: int) -> int:
     return layers
 
 
-def layers_for_time(layers: int, step_seconds: float, steps: int, seconds: float) -> int:
-    """Decoder layers with which ``steps`` steps fit into ``seconds``; one takes ``step_seconds`` with ``layers``."""
-    if step_seconds * steps <= seconds:
+def layers_for_time(layers: int, needed: float, seconds: float) -> int:
+    """Decoder layers with which work fits into ``seconds`` that takes ``needed`` seconds with ``layers``."""
+    if needed <= seconds:
         return layers
-    return max(2, min(layers, int(layers * seconds / (step_seconds * steps))))
+    return max(2, min(layers, int(layers * seconds / needed)))
 
 
 def layer_counts(layers: int, full: int) -> tuple[int, ...]:

@@ -10,10 +10,20 @@ from gpu_fakes import Clock, fake_line
 
 from benchmarks import gpu_allocators, gpu_forward, gpu_speed
 from benchmarks.gpu_budget import Allowance, NoTimeError
-from benchmarks.gpu_checks import check_moves, check_static, check_strictly, draw_small, graphs_ran, move, shares
+from benchmarks.gpu_checks import (
+    check_moves,
+    check_static,
+    check_strictly,
+    draw_small,
+    graphs_ran,
+    move,
+    shares,
+    small_decoders,
+)
 from benchmarks.gpu_shapes import FULL, TOY, random_backbone, random_heads
+from benchmarks.gpu_lines import Line, places, rows_needed
 from benchmarks.gpu_span import Decoder, StopWatch, time_span
-from benchmarks.gpu_speed import Line, measure_spans, measure_speed, places, plan_spans, rows_needed
+from benchmarks.gpu_speed import measure_spans, measure_speed, plan_spans
 from ssd_core import AR, SSDError
 from ssd_core.graphs import graphs_of
 
@@ -62,12 +72,12 @@ def test_a_span_without_a_step_is_refused() -> None:
 def test_lines_take_turns_and_stop_when_time_does(clock: Clock) -> None:
     log: list[str] = []
     lines = [fake_line(name, 1.0, clock, log) for name in "abc"]
-    measure_spans(lines, 8, Allowance(clock.now + 1e6, clock), lambda: None)
+    measure_spans(lines, 8, {}, Allowance(clock.now + 1e6, clock), lambda: None)
     assert log == [*"abc" * 3, *"bca" * 3, *"cab" * 3]
     assert [len(s) for line in lines for s in line.samples] == [3] * 9
     log.clear()
     lines = [fake_line(name, 1.0, clock, log) for name in "abc"]
-    measure_spans(lines, 8, Allowance(clock.now + 12, clock), lambda: None)
+    measure_spans(lines, 8, {}, Allowance(clock.now + 12, clock), lambda: None)
     assert log == [*"abc" * 3]  # the first round is whole
 
 
@@ -176,11 +186,13 @@ def test_graphed_pictures_are_compared_with_plain_ones_on_the_same_shapes() -> N
     shape = TOY["emu3"]
     backbone, heads = random_backbone(shape, CPU, torch.float64), random_heads(shape, CPU, torch.float64)
     own = graphs_of(backbone)
-    codes, _ = draw_small(shape, backbone, heads, 0)
-    checks = check_static(shape, backbone, heads, codes)
+    allowed = Allowance(1e18)
+    codes = draw_small(shape, backbone, heads, 0, small_decoders(shape), None).codes
+    checks, missing = check_static(shape, backbone, heads, codes, allowed)
     assert [check["passed"] for check in checks.values()] == [True] * 3
+    assert not missing
     codes["SSD, graphed"] = codes["SSD, graphed"] + 1
-    checks = check_static(shape, backbone, heads, codes)
+    checks, _ = check_static(shape, backbone, heads, codes, allowed)
     assert [name for name, check in checks.items() if not check["passed"]] == ["SSD, graphed = eager on static shapes"]
     assert graphs_of(backbone) is own
 
@@ -189,7 +201,7 @@ def test_graphed_lines_settle_before_they_count(clock: Clock) -> None:
     log: list[str] = []
     lines = [fake_line(name, 1.0, clock, log) for name in "ab"]
     lines[0].decoder = Decoder("a", AR(), "auto")
-    measure_spans(lines, 8, Allowance(clock.now + 1e6, clock), lambda: None)
+    measure_spans(lines, 8, {}, Allowance(clock.now + 1e6, clock), lambda: None)
     assert log[:4] == ["a", "a", "a", "b"]  # two that do not count, then one of each
     assert [len(samples) for line in lines for samples in line.samples] == [3] * 6
     assert log.count("a") == log.count("b") + 6
