@@ -20,7 +20,7 @@ from .gpu_span import Decoder, wait
 
 _COPY_BYTES, _TOY_COPY_BYTES = 2 << 30, 16 << 20
 _EAGER_STEPS = 10
-"""Forwards after which an eager run holds all the memory that it ever will."""
+"""Steps after which an eager run holds all the memory that it ever will."""
 
 
 def own_bandwidth(device: torch.device, toy: bool, seconds: float) -> float:
