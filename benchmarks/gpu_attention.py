@@ -85,7 +85,7 @@ def attention_backends(backbone: Backbone, grid: tuple[int, int], allowed: Allow
 
 
 def _backend_time(noted: _Noted, name: str, masked: bool, device: torch.device, seconds: float) -> dict[str, Any]:
-    """Milliseconds of all calls by one backend, as ``timed`` gives them, or why it takes them not."""
+    """Milliseconds of all calls by one backend, as ``timed`` gives them, or why it does not take them."""
     chosen: AbstractContextManager[Any] = nullcontext() if name == LIBRARY else sdpa_kernel(_BACKENDS[name])
 
     def work() -> Tensor:

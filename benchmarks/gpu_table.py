@@ -127,7 +127,7 @@ def parts_table(shape: Shape, data: Data) -> list[str]:
 
 
 def _attention_time(part: Data) -> str:
-    return "takes it not" if "failed" in part else f"{part.get('graphed_ms', part['eager_ms']):.3f}"
+    return "does not take it" if "failed" in part else f"{part.get('graphed_ms', part['eager_ms']):.3f}"
 
 
 def _size(value: int | None) -> str:
