@@ -179,7 +179,7 @@ def test_a_whole_picture_that_fails_leaves_the_others_alone(clock: Clock, monkey
     assert len(data["lines"]["good"]["whole_times"]) == 3
 
 
-@pytest.mark.parametrize(("fill", "fewest", "most"), [(0.0, 30, 30), (10.0, 12, 12)])
+@pytest.mark.parametrize(("fill", "fewest", "most"), [(0.0, 30, 30), (10.0, 8, 8)])
 def test_rows_that_are_fed_before_each_span_cost_layers(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, fill: float, fewest: int, most: int
 ) -> None:
