@@ -76,11 +76,16 @@ def layers_for_memory(free: int, fixed: int, per_layer: int, full: int) -> int:
     return layers
 
 
-def layers_for_time(layers: int, step_seconds: float, steps: int, seconds: float) -> int:
-    """Decoder layers with which ``steps`` steps fit into ``seconds``; one takes ``step_seconds`` with ``layers``."""
-    if step_seconds * steps <= seconds:
+def layers_for_time(layers: int, needed: float, seconds: float) -> int:
+    """Decoder layers with which work fits into ``seconds`` that takes ``needed`` seconds with ``layers``.
+
+    Fewer are measured at two counts (``layer_counts``), one and a half times as many in all: where that saves nothing,
+    all of them it is.
+    """
+    if needed <= seconds:
         return layers
-    return max(2, min(layers, int(layers * seconds / (step_seconds * steps))))
+    fewer = max(2, int(layers * seconds / (1.5 * needed)))
+    return fewer if 1.5 * fewer < layers else layers
 
 
 def layer_counts(layers: int, full: int) -> tuple[int, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ssd_core import AR, Backbone, Rolling, Schedule, SpatialHeads
-from ssd_core.capture import CaptureBackend, Replay
+from ssd_core import AR, Backbone, Rolling, Schedule, SpatialHeads, StopRequested
 from ssd_core.graphs import Graphs, GraphsChoice, graphs_of, hang
-from ssd_core.runner import StepFunction
 
 from .gpu_budget import Allowance
 from .gpu_shapes import Shape, random_backbone, random_heads
-from .gpu_span import Decoder, wait
+from .gpu_span import Decoder
+from .plain_steps import PlainReplays
 
 SMALL_LAYERS = 2
 """Layers of the float32 models: rounding is no excuse there, and a few layers are as good a proof as thirty."""
@@ -27,8 +27,8 @@ Checks = dict[str, dict[str, Any]]
 
 
 def small_decoders(shape: Shape) -> dict[str, Decoder]:
-    """Plain, published, and exact rolling, each eager and graphed."""
-    schedules: dict[str, Schedule] = {"AR": AR(), "SSD": shape.paper, "exact": Rolling(window_rows=2)}
+    """Published, plain, and exact rolling, each eager and graphed; the first count most should time run out."""
+    schedules: dict[str, Schedule] = {"SSD": shape.paper, "AR": AR(), "exact": Rolling(window_rows=2)}
     kinds: dict[str, GraphsChoice] = {"eager": "off", "graphed": "auto"}
     return {
         f"{name}, {kind}": Decoder(f"{name}, {kind}", schedule, graphs, uses_heads=name != "AR")
@@ -37,19 +37,33 @@ def small_decoders(shape: Shape) -> dict[str, Decoder]:
     }
 
 
+@dataclass
+class Small:
+    """Small pictures: codes by decoder, what reports say of graphs, and the decoders there was no time for."""
+
+    codes: dict[str, Tensor] = field(default_factory=dict)
+    graphs: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
 def draw_small(
-    shape: Shape, backbone: Backbone, heads: SpatialHeads, seed: int, allowed: Allowance | None = None
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Codes of one small picture by every decoder, and what the reports say of graphs; ends when time does."""
-    codes, graphs = {}, {}
-    for name, decoder in small_decoders(shape).items():
-        if allowed is not None and not allowed.left:
-            break
-        drawn = decoder.run(backbone, heads, shape.check_grid, seed=seed)
-        codes[name] = drawn.tokens
+    shape: Shape, backbone: Backbone, heads: SpatialHeads, seed: int, names: Iterable[str], allowed: Allowance | None
+) -> Small:
+    """One small picture by each of the named decoders; the one that is being drawn when time ends is given up."""
+    small, all_decoders = Small(), small_decoders(shape)
+    for name in names:
+        try:
+            drawn = all_decoders[name].run(
+                backbone, heads, shape.check_grid, seed=seed,
+                should_stop=None if allowed is None else lambda: not allowed.left,
+            )  # fmt: skip
+        except StopRequested:
+            small.missing.append(name)
+            continue
+        small.codes[name] = drawn.tokens
         if name.endswith("graphed"):
-            graphs[name] = drawn.report.graphs
-    return codes, graphs
+            small.graphs[name] = drawn.report.graphs
+    return small
 
 
 def shares(codes: dict[str, Tensor]) -> dict[str, float]:
@@ -78,58 +92,44 @@ def check_model(
     the very same shapes."""
     strict = check_strictly(shape, device)
     backbone, heads = build()
-    codes, texts = draw_small(shape, backbone, heads, 0, allowed)
-    checks = graphs_ran(texts, device)
-    if device.type == "cuda" and allowed.left:
-        checks |= check_static(shape, backbone, heads, codes)
+    small = draw_small(shape, backbone, heads, 0, small_decoders(shape), allowed.part(0.6))
+    checks = graphs_ran(small.graphs, device)
     missing = {}
-    if left := [name for name in small_decoders(shape) if name not in codes]:
-        missing["small pictures"] = f"no time was left for {', '.join(left)}"
+    if small.missing:
+        missing["small pictures"] = f"no time was left for {', '.join(small.missing)}"
+    if device.type == "cuda":
+        static, left = check_static(shape, backbone, heads, small.codes, allowed)
+        checks |= static
+        if left:
+            missing["eager on static shapes"] = f"no time was left for {', '.join(left)}"
     return {
-        "shares": shares(codes),
+        "shares": shares(small.codes),
         "shares_float32": strict["shares_float32"],
-        "graphs": texts,
+        "graphs": small.graphs,
         "checks": {**checks, **strict["checks"]},
         "missing": missing,
     }
 
 
-class PlainReplays(CaptureBackend):
-    """Does a step again where others replay its graph: the plain path on a graphed run's own shapes and tensors."""
+def check_static(
+    shape: Shape, backbone: Backbone, heads: SpatialHeads, codes: dict[str, Tensor], allowed: Allowance
+) -> tuple[Checks, list[str]]:
+    """Graphed pictures among ``codes`` against plain ones on the same shapes: equal in any dtype, as the kernels are.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def buffer(self, count: int) -> Tensor:
-        return torch.zeros(count, dtype=torch.int64, device=self.device)
-
-    def fill(self, buffer: Tensor, numbers: list[int]) -> None:
-        buffer.copy_(torch.tensor(numbers, dtype=torch.int64))
-
-    def aside(self, step: StepFunction, numbers: Tensor) -> None:
-        step(numbers)
-
-    def capture(self, step: StepFunction, numbers: Tensor) -> Replay:
-        return lambda: step(numbers)
-
-    def wait(self) -> None:
-        wait(self.device)
-
-
-def check_static(shape: Shape, backbone: Backbone, heads: SpatialHeads, codes: dict[str, Tensor]) -> Checks:
-    """Graphed pictures ``codes`` against plain ones on the same shapes: equal in any dtype, as the kernels are."""
+    Also tells the decoders that time did not suffice for.
+    """
+    names = [name for name in codes if name.endswith("graphed")]
     graphed = graphs_of(backbone)
     hang(backbone, Graphs(PlainReplays(backbone.device)))
-    checks: Checks = {}
     try:
-        for name, decoder in small_decoders(shape).items():
-            if decoder.graphs == "auto" and name in codes:
-                drawn = decoder.run(backbone, heads, shape.check_grid, seed=0)
-                share = float((drawn.tokens == codes[name]).double().mean())
-                checks[f"{name} = eager on static shapes"] = {"passed": share == 1, "detail": f"{share:.4f}"}
+        plain = draw_small(shape, backbone, heads, 0, names, allowed)
     finally:
         hang(backbone, graphed)
-    return checks
+    equal = {name: float((plain.codes[name] == codes[name]).double().mean()) for name in plain.codes}
+    return {
+        f"{name} = eager on static shapes": {"passed": share == 1, "detail": f"{share:.4f}"}
+        for name, share in equal.items()
+    }, plain.missing
 
 
 def check_strictly(shape: Shape, device: torch.device) -> dict[str, Any]:
@@ -137,10 +137,10 @@ def check_strictly(shape: Shape, device: torch.device) -> dict[str, Any]:
     small = shape.with_layers(SMALL_LAYERS)
     backbone = random_backbone(small, device, torch.float32)
     heads = random_heads(small, device, torch.float32)
-    codes, texts = draw_small(small, backbone, heads, seed=0)
-    found = shares(codes)
+    drawn = draw_small(small, backbone, heads, 0, small_decoders(small), None)
+    found = shares(drawn.codes)
     judged = {f"float32: {pair}": {"passed": share == 1, "detail": f"{share:.4f}"} for pair, share in found.items()}
-    return {"shares_float32": found, "checks": {**graphs_ran(texts, device), **judged}}
+    return {"shares_float32": found, "checks": {**graphs_ran(drawn.graphs, device), **judged}}
 
 
 def check_moves(shape: Shape, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

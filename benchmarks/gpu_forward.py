@@ -18,11 +18,11 @@ from ssd_core import Backbone, SpatialHeads
 from ssd_core.coupling import inverse_cdf
 from ssd_core.sampling import guide, truncate
 from ssd_core.stream import Stream
-from ssd_core.transformer import CacheWindow, KVCache, rope_table
 
 from .gpu_budget import Allowance
 from .gpu_shapes import PROMPT, weight_bytes
 from .gpu_span import wait
+from .plain_steps import Forward, Forwards
 
 _WARM, _LEAST, _MOST = 2, 3, 30
 
@@ -89,40 +89,38 @@ def widths_of(stream: Stream) -> dict[str, int]:
     }  # fmt: skip
 
 
+def start_of(stream: Stream, width: int) -> int:
+    """Where ``width`` tokens begin that end with half the picture, or as soon after it as they can."""
+    return max(0, stream.length // 2 - width)
+
+
 @torch.inference_mode()
 def forward_widths(backbone: Backbone, grid: tuple[int, int], bandwidth: float, allowed: Allowance) -> dict[str, Any]:
-    """Decoder and output head with both guidance rows, behind half a picture, for each width of ``widths_of``.
+    """The engine's forward and the output head, behind half a picture, for each width of ``widths_of``.
 
+    In the shapes of a run with graphs, eager too: ``fed`` tokens with those that fill them up, ``kv`` cache slots.
     ``share``: bytes of the weights and of the keys and values in play, over what a copy moves in the same time.
     """
     stream, spec, device = backbone.stream(grid), backbone.decoder.spec, backbone.device
-    sequences, cache_slots = 2, stream.length + 1
-    cache = KVCache(spec, sequences, cache_slots, backbone.dtype, device)
-    padded = any(backbone.prompt_rows([PROMPT], "", grid, guided=True).padding)  # then even one query has a mask
+    forwards = Forwards(backbone, PROMPT, grid, graphed=True)
+    sequences, element = backbone.default_sampling.guidance_rows, backbone.dtype.itemsize
     head = sum(t.numel() * t.element_size() for t in _head_weights(backbone))
     results: dict[str, Any] = {}
     widths = widths_of(stream)
     for number, (name, width) in enumerate(widths.items()):
-        length = max(width, stream.length // 2)
-        slots = torch.arange(length - width, length, device=device)
-        rows = (torch.arange(sequences, device=device)[:, None] * (cache_slots + 1) + slots).reshape(-1)
-        mask = None
-        if width > 1 or padded:
-            mask = (torch.arange(length, device=device) <= slots[:, None])[None, None]
-        window = CacheWindow(rows, length, mask)
-        rope = rope_table(slots.float()[:, None], spec.head_dim, backbone.rope_theta)
-        x = backbone.embed(torch.arange(width, device=device) % backbone.codes).expand(sequences, -1, -1).contiguous()
+        forward = forwards.forward(start_of(stream, width), width)
 
-        def work(x: Tensor = x, rope: Any = rope, window: CacheWindow = window) -> Tensor:
-            return backbone.logits(backbone.decoder(x, rope, cache, window))
+        def work(forward: Forward = forward) -> Tensor:
+            forward.feed()
+            return backbone.logits(forward.features)
 
         figures = timed(work, device, allowed.part(1 / (len(widths) - number)).left)
-        element = torch.empty(0, dtype=backbone.dtype).element_size()
-        kept = 2 * spec.layers * spec.kv_heads * spec.head_dim * sequences * length * element
+        kept = 2 * spec.layers * spec.kv_heads * spec.head_dim * sequences * forward.shape.length * element
         size = weight_bytes(backbone.decoder) + head + kept
         best = figures.get("graphed_ms", figures["eager_ms"])
         results[name] = {
-            "tokens": width, "kv": length, "bytes": size, "share": size / bandwidth / (best / 1e3), **figures
+            "tokens": width, "fed": forward.shape.width, "kv": forward.shape.length, "bytes": size,
+            "share": size / bandwidth / (best / 1e3), **figures,
         }  # fmt: skip
     return results
 

@@ -12,7 +12,7 @@ import torch
 
 from ssd_core import SSDError
 
-FORMAT = 1
+FORMAT = 2
 Status = Literal["done", "partial", "failed", "skipped"]
 """``partial``: being measured, or cut off; ``--resume`` measures it anew, like ``failed``."""
 Data = dict[str, Any]

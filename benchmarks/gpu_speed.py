@@ -9,100 +9,42 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ssd_core import Backbone, Rounds, SpatialHeads, SSDError
+from ssd_core import Backbone, SpatialHeads
 
 from .gpu_budget import Allowance, Clock, blocks_in, extrapolate, layer_counts, layers_for_time
-from .gpu_shapes import PROMPT, Shape
-from .gpu_span import Decoder, decoders, forwards_of, time_span, time_whole
-from .gpu_transformers import LOOPS, time_loop, twin
+from .gpu_lines import PLACES, Line, lines_of, most_blocks, places, rows_needed
+from .gpu_shapes import Shape
+from .gpu_span import time_whole
 
 REPEATS, _PLANNED_REPEATS = 3, 2
-_SETTLING = 2
-"""Spans that do not count before those that do, with graphs: a step is captured the second time it comes up."""
 SPAN_STEPS = 20
-_WARM_STEPS, _WINDOW_ROWS = 4, 3
 _WHOLE_SHARE = 0.3  # of a section's time is kept for whole pictures
-PLACES = ("start", "middle", "end")
 _PLACE_WEIGHTS = (0.25, 0.5, 0.25)
 
 Save = Callable[[dict[str, Any]], None]
 Build = Callable[[int], tuple[Backbone, SpatialHeads]]
 
 
-@dataclass
-class Line:
-    """``time(keep_rows, warm, steps)``: seconds a step. ``block``: (steps, rows) of the smallest span, see Decoder.
+@contextmanager
+def _noting(name: str, reasons: dict[str, str]) -> Iterator[list[str]]:
+    """What fails inside is noted under ``name`` and in the list, and does not keep other lines from counting.
 
-    ``steps``: of a whole picture, None where they depend on what is accepted; ``at_most``: rounds may be skipped.
+    That may be another release of transformers, or a graph that fails. Running out of memory is passed on.
     """
-
-    name: str
-    steps: int | None
-    at_most: bool
-    block: tuple[int, int]
-    rows: int
-    time: Callable[[int, int, int], float]
-    decoder: Decoder | None = None
-    samples: list[list[float]] = field(default_factory=lambda: [[] for _ in PLACES])
-    blocks: int = 1
-
-    @property
-    def settling(self) -> int:
-        return _SETTLING if self.decoder is not None and self.decoder.graphs == "auto" else 0
-
-    @property
-    def warm(self) -> int:
-        return max(_WARM_STEPS // self.block[0], 1) * self.block[0]
-
-    @property
-    def span(self) -> int:
-        return self.blocks * self.block[0]
-
-
-def places(rows: int, needed: int) -> tuple[int, int, int]:
-    """Kept rows near the start, in the middle and near the end, with ``needed`` rows left to draw."""
-    last = max(1, rows - needed)
-    return 1, min(rows // 2, last), last
-
-
-def lines_of(shape: Shape, backbone: Backbone, heads: SpatialHeads, reasons: dict[str, str]) -> list[Line]:
-    """Ours and transformers'; ``reasons`` gets why a line is missing."""
-    stream = backbone.stream(shape.grid)
-    generator = torch.Generator(backbone.device).manual_seed(1)
-    codes = torch.randint(backbone.codes, (1, *shape.grid), generator=generator, device=backbone.device)
-    lines = []
-    for decoder in decoders(shape.paper, _WINDOW_ROWS):
-
-        def ours(keep_rows: int, warm: int, steps: int, decoder: Decoder = decoder) -> float:
-            return time_span(decoder, backbone, heads, codes, keep_rows, warm, steps)
-
-        schedule = decoder.schedule
-        fused = isinstance(schedule, Rounds) and schedule.commit == "fused"
-        forwards = forwards_of(schedule, stream)
-        lines.append(Line(decoder.name, forwards, fused, decoder.block, shape.grid[0], ours, decoder))
+    noted: list[str] = []
     try:
-        model = twin(shape, backbone)
-    except SSDError as error:
-        reasons["transformers"] = str(error)
-        return lines
-    rows = backbone.prompt_rows([PROMPT], "", shape.grid, guided=True)
-    kind, batched = LOOPS[shape.name]
-    for one_batch in dict.fromkeys((batched, True)):
-
-        def theirs(keep_rows: int, warm: int, steps: int, one_batch: bool = one_batch) -> float:
-            length, whole = (rows.length + tokens for tokens in (keep_rows * stream.stride, stream.length))
-            return time_loop(shape, backbone, model, kind, one_batch, length, whole, warm, steps)
-
-        how = "both rows in one batch" if one_batch else "as generate: two forwards"
-        name = f"transformers, {kind} cache, {how}"
-        lines.append(Line(name, stream.length, False, (1, 0), shape.grid[0], theirs))
-    return lines
+        yield noted
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        noted.append(" ".join(f"{type(error).__name__}: {error}".split()))
+        reasons[name] = noted[0]
 
 
 def plan_spans(
@@ -115,48 +57,44 @@ def plan_spans(
     kept = []
     for line in lines:
         begun = clock()
-        try:
+        with _noting(line.name, reasons) as noted:
             step = line.time(places(line.rows, rows_needed(line, cols))[1], line.warm, line.block[0])
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # another release of transformers, a graph that fails: the other lines still count
-            reasons[line.name] = " ".join(f"{type(error).__name__}: {error}".split())
+        if noted:
             continue
         around = max(0.0, clock() - begun - line.block[0] * step)  # prompt, kept rows, warm-up
         share = seconds / (len(PLACES) * sum(_PLANNED_REPEATS + each.settling for each in lines))
         wanted = max(1, SPAN_STEPS // line.block[0])
-        most = max(1, _most_blocks(line, cols))
+        most = max(1, most_blocks(line, cols))
         line.blocks = blocks_in(share - around, line.block[0] * step, min(wanted, most))
         kept.append(line)
     return kept
 
 
-def rows_needed(line: Line, cols: int) -> int:
-    """Rows that warm-up and span may finish."""
-    steps, rows = line.block
-    total = line.warm + line.span
-    return -(-total // steps) * rows if rows else -(-total // cols)
+def measure_spans(
+    lines: list[Line], cols: int, reasons: dict[str, str], allowed: Allowance, save: Callable[[], None]
+) -> None:
+    """Fills the lines' samples in turn; the first round is always whole, later ones end when time does.
 
-
-def _most_blocks(line: Line, cols: int) -> int:
-    """Blocks that fit behind the first row."""
-    steps, rows = line.block
-    room = line.rows - 1
-    return (room // rows if rows else room * cols) - line.warm // steps
-
-
-def measure_spans(lines: list[Line], cols: int, allowed: Allowance, save: Callable[[], None]) -> None:
-    """Fills the lines' samples in turn; the first round is always whole, later ones end when time does."""
+    A line that fails keeps the samples it has and takes no more; ``reasons`` gets why.
+    """
+    failed: set[str] = set()
     for repeat in range(REPEATS):
         for place in range(len(PLACES)):
             for turn in range(len(lines)):
                 line = lines[(turn + repeat) % len(lines)]
                 if repeat and not allowed.left:
                     return
+                if line.name in failed:
+                    continue
                 keep = places(line.rows, rows_needed(line, cols))[place]
-                for _ in range(0 if repeat else line.settling):
-                    line.time(keep, line.warm, line.span)
-                line.samples[place].append(line.time(keep, line.warm, line.span))
+                with _noting(line.name, reasons) as noted:
+                    for _ in range(0 if repeat else line.settling):
+                        line.time(keep, line.warm, line.span)
+                    line.samples[place].append(line.time(keep, line.warm, line.span))
+                if noted:
+                    failed.add(line.name)
+                    for samples in line.samples:  # whole rounds only
+                        del samples[repeat:]
         save()
 
 
@@ -199,19 +137,26 @@ def _measure_layers(
                 data["lines"][line.name] = _figures(line, by_layers[line.name], counts, full, cols)
         save(data)
 
-    measure_spans(lines, cols, for_spans, keep)
+    measure_spans(lines, cols, reasons, for_spans, keep)
     if counts == (full,):
         _measure_whole(shape, backbone, heads, lines, data, allowed, save)
 
 
 def _affordable_layers(shape: Shape, build: Build, layers: int, allowed: Allowance) -> int:
-    """Layers with which every line gets its shortest spans once, judged by one eager plain step."""
+    """Layers with which every line gets its shortest spans once, judged by one eager plain span in the middle.
+
+    Each span, those that settle and the planning one included, also feeds the prompt and the rows before it.
+    """
     backbone, heads = build(layers)
     lines = lines_of(shape, backbone, heads, {})
     plain = next(line for line in lines if line.decoder and line.decoder.name == "AR, eager")
-    step = plain.time(places(plain.rows, 1)[1], plain.warm, _WARM_STEPS)
-    steps = sum((line.warm + line.block[0]) * (len(PLACES) * (1 + line.settling) + 1) for line in lines)
-    return layers_for_time(layers, step, steps, (1 - _WHOLE_SHARE) * allowed.left)
+    plain.time(1, 0, 1)  # the device loads its kernels the first time
+    begun = allowed.clock()
+    step = plain.time(places(plain.rows, 1)[1], plain.warm, plain.warm)
+    fill = max(0.0, allowed.clock() - begun - 2 * plain.warm * step)
+    spans = [(line, len(PLACES) * (1 + line.settling) + 1) for line in lines]
+    needed = sum(count * (fill + (line.warm + line.block[0]) * step) for line, count in spans)
+    return layers_for_time(layers, needed, (1 - _WHOLE_SHARE) * allowed.left)
 
 
 def _figures(line: Line, by_layers: dict[int, float], counts: tuple[int, ...], full: int, cols: int) -> dict[str, Any]:
@@ -241,13 +186,15 @@ def _measure_whole(
     allowed: Allowance, save: Save,
 ) -> None:  # fmt: skip
     """Draws whole pictures with the lines whose time is known to suffice, the shortest first."""
-    known = [line for line in lines if line.decoder and data["lines"][line.name]["picture_s"] is not None]
+    lines = [line for line in lines if line.decoder and line.name in data["lines"]]
+    known = [line for line in lines if data["lines"][line.name]["picture_s"] is not None]
     for line in sorted(known, key=lambda line: float(data["lines"][line.name]["picture_s"])):
         figures = data["lines"][line.name]
         times: list[float] = []
-        while line.decoder and len(times) < REPEATS and 1.3 * float(figures["picture_s"]) < allowed.left:
-            seconds, drawn = time_whole(line.decoder, backbone, heads, shape.grid)
-            times.append(seconds)
-            figures |= {"whole_s": statistics.median(times), "whole_times": times, "graphs": drawn.report.graphs}
-            figures["whole_forwards"] = drawn.report.total_forwards
+        with _noting(f"{line.name}, whole picture", data["missing"]):
+            while line.decoder and len(times) < REPEATS and 1.3 * float(figures["picture_s"]) < allowed.left:
+                seconds, drawn = time_whole(line.decoder, backbone, heads, shape.grid)
+                times.append(seconds)
+                figures |= {"whole_s": statistics.median(times), "whole_times": times, "graphs": drawn.report.graphs}
+                figures["whole_forwards"] = drawn.report.total_forwards
         save(data)

@@ -7,7 +7,7 @@ from typing import Any
 from .gpu_shapes import Shape
 
 Data = dict[str, Any]
-GRAPHED, EAGER, PAPER = "AR, graphed", "AR, eager", "SSD as published, graphed"
+GRAPHED, EAGER = "AR, graphed", "AR, eager"
 
 
 def picture_seconds(line: Data) -> float | None:
@@ -118,7 +118,16 @@ def parts_table(shape: Shape, data: Data) -> list[str]:
         rows.append(f"| {name} | {part['tokens']} | {part['eager_ms']:.3f} | {graphed} | {steps} | {share} |")
     steps = ", ".join(f"{value:.3f} ({kind})" for kind, value in data["drafting"]["in_ar_steps"].items())
     sizes = ", ".join(f"{name} {_size(value)}" for name, value in data["memory"].items())
-    return [*rows, "", f"Drafting a row in AR steps: {steps}. Memory: {sizes}."]
+    rows += ["", f"Drafting a row in AR steps: {steps}. Memory: {sizes}."]
+    for name, told in data["attention"].items():
+        for kind in ("masked", "unmasked"):
+            times = ", ".join(f"{backend} {_attention_time(part)}" for backend, part in told[kind].items())
+            rows.append(f"Attention of a forward, {name}, {told['kv']} keys, {kind}, ms: {times}.")
+    return rows
+
+
+def _attention_time(part: Data) -> str:
+    return "does not take it" if "failed" in part else f"{part.get('graphed_ms', part['eager_ms']):.3f}"
 
 
 def _size(value: int | None) -> str:
@@ -133,23 +142,3 @@ def checks_table(data: Data) -> list[str]:
     ]
     rows += [f"equal   {pair}: {share:.1%} of codes" for pair, share in data.get("shares", {}).items()]
     return rows + [f"missing: {what}: {why}" for what, why in data.get("missing", {}).items()]
-
-
-def targets(shape: Shape, speed: Data, parts: Data) -> list[tuple[str, float, float, bool]]:
-    """(what, wanted, got, reached) of every target that the figures can tell about."""
-    lines: dict[str, Data] = speed.get("lines", {})
-    found: list[tuple[str, float, float | None, bool]] = [
-        (f"{shape.preset}: SSD graphed × own graphed AR", shape.target, ratio(lines, GRAPHED, PAPER), True)
-    ]
-    if shape.target_transformers:
-        faster = ratio(lines, transformers_line(lines), PAPER)
-        found.append(("SSD graphed × transformers' loop", shape.target_transformers, faster, True))
-    for width, wanted in (("K = 1", 0.85), ("1 row", 0.70)):
-        part = parts.get("widths", {}).get(width, {})
-        if "graphed_ms" in part:
-            found.append((f"share of copy bandwidth, {width}", wanted, part["share"], True))
-    draft = parts.get("drafting", {}).get("in_ar_steps", {}).get("graphed")
-    found.append(("drafting a row, in AR steps, at most", 0.05, draft, False))
-    return [
-        (what, wanted, got, (got >= wanted) == at_least) for what, wanted, got, at_least in found if got is not None
-    ]

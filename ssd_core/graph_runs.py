@@ -34,12 +34,12 @@ class Lease:
     @property
     def text(self) -> str:
         """For the report; begins with "off" where no graph was used or the run did not end with graphs."""
-        if isinstance(self.runner, _GraphRunner):
+        if isinstance(self.runner, GraphRunner):
             return self.runner.text
         return f"off: {self.reason}"
 
 
-class _GraphRunner(Runner):
+class GraphRunner(Runner):
     """One run on :class:`Graphs`."""
 
     exact = False
@@ -236,7 +236,7 @@ def lease(
         return
     failed = False
     try:
-        yield Lease(_GraphRunner(graphs, [backbone] if heads is None else [backbone, heads], backend, constants))
+        yield Lease(GraphRunner(graphs, [backbone] if heads is None else [backbone, heads], backend, constants))
     except StopRequested:
         raise
     except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu_speed import Line
+from benchmarks.gpu_lines import Line
 
 
 class Clock:

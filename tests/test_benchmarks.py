@@ -169,7 +169,8 @@ def test_no_time_means_no_runs(tmp_path: Path) -> None:
 
 
 def test_wide_forwards_are_timed_as_the_engine_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each width that fits, in the middle of the picture, sees the keys before it and itself, not what comes after."""
+    """Each width that fits, in the middle of the picture, sees the keys before it and itself, not what comes after,
+    by the mask that a run makes: numbers to add in the backbone's dtype."""
     backbone = ToyBackbone(*GRID)
     seen: dict[int, torch.Tensor] = {}
     forward = backbone.decoder.forward
@@ -183,7 +184,9 @@ def test_wide_forwards_are_timed_as_the_engine_makes_them(monkeypatch: pytest.Mo
     assert [cost.width for cost in costs] == [1, 4, 24]  # 4 rows of 5 codes and an end of line
     assert all(cost.seconds > cost.logits_seconds > 0 for cost in costs)
     assert seen[1] is None
-    assert torch.equal(seen[4][0, 0], torch.ones(4, 6 + 10 + 4).tril(6 + 10).bool())  # six prompt tokens
+    visible = torch.ones(4, 6 + 10 + 4).tril(6 + 10).bool()  # six prompt tokens
+    expected = torch.zeros(visible.shape, dtype=backbone.dtype).masked_fill(~visible, -torch.inf)
+    assert torch.equal(seen[4][0, 0], expected.repeat(backbone.decoder.spec.group, 1))
 
 
 def test_peak_memory_counts_what_is_alive_at_once() -> None:

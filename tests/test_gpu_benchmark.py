@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from benchmarks import gpu
 from benchmarks.gpu_budget import Budget
 from benchmarks.gpu_models import Models
 from benchmarks.gpu_record import Record
-from benchmarks.gpu_shapes import FULL, TOY
-from benchmarks.gpu_table import targets
+from benchmarks.gpu_shapes import FULL, TOY, empty_backbone
+from benchmarks.gpu_span import forwards_of
+from benchmarks.gpu_targets import Target, targets
+from ssd_core import AR
 
 CPU = torch.device("cpu")
 
@@ -39,7 +43,7 @@ def run(*arguments: str) -> int:
         (["--device", "nonsense", "--toy"], "got device 'nonsense'"),
         (
             ["--device", "cpu", "--toy", "--section", "everything"],
-            "no section 'everything'; choose from device, janus-",
+            "no section 'everything'; choose from device, emu3-",
         ),
         (["--device", "cpu", "--toy", "--resume", "everything"], "no section 'everything'"),
         (["--device", "cpu", "--toy", "--json", "nowhere/r.json"], "there is no folder"),
@@ -64,7 +68,7 @@ def test_refusals(
 
 def check_schema(content: dict[str, Any]) -> None:
     """What anything that reads the file may rely on."""
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert content["facts"].keys() >= {"device", "driver", "torch", "cuda", "transformers", "dtype", "toy"}
     for entry in content["sections"].values():
         assert entry.keys() == {"status", "seconds", "reason", "data"}
@@ -94,6 +98,9 @@ def test_two_sections_then_the_rest_of_one_model(tmp_path: Path, capsys: pytest.
     assert speed["lines"]["SSD as published, eager"]["extrapolated"] == ["picture from spans", "layers from 1 and 2"]
     assert speed["lines"]["AR, eager"]["picture_s"] > 0
     assert "| drafting a row | 8 |" in out
+    for name in ("K = 1", "1 row"):
+        start = rf"^Attention of a forward, {name}, \d+ keys, masked, ms: torch's choice \d"
+        assert re.search(start, out, re.MULTILINE)
 
 
 def test_parts_need_the_bandwidth_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,26 +157,63 @@ def test_a_check_that_did_not_pass_fails_the_run(bench: gpu.Bench) -> None:
     assert bench.failed
 
 
-def test_targets_are_judged_from_the_figures() -> None:
-    def line(seconds: float) -> dict[str, Any]:
-        return {"picture_s": seconds}
+def figures(plain: tuple[float, int], published: tuple[float, int], fused: tuple[float, int]) -> dict[str, Any]:
+    """(seconds a picture, forwards) of each graphed line."""
+    names = ("AR, graphed", "SSD as published, graphed", "SSD, fused commit, graphed")
+    lines = zip(names, (plain, published, fused), strict=True)
+    return {name: {"picture_s": seconds, "forwards": forwards} for name, (seconds, forwards) in lines}
 
-    speed = {"lines": {
-        "AR, graphed": line(24.0), "SSD as published, graphed": line(2.0), "transformers, dynamic cache": line(60.0),
-    }}  # fmt: skip
+
+def test_targets_are_judged_from_the_figures() -> None:
+    lines = figures((24.0, 8100), (2.4, 661), (2.0, 553)) | {
+        "transformers, dynamic cache": {"picture_s": 90.0, "forwards": 8100}
+    }
     parts = {
         "widths": {"K = 1": {"graphed_ms": 1.0, "share": 0.9}, "1 row": {"graphed_ms": 1.0, "share": 0.6}},
         "drafting": {"in_ar_steps": {"graphed": 0.04}},
     }
-    judged = {what: (got, reached) for what, _, got, reached in targets(FULL["emu3"], speed, parts)}
+    judged = {target.what: (target.got, target.reached) for target in targets(FULL["emu3"], {"lines": lines}, parts)}
     assert judged == {
-        "Emu3 (paper): SSD graphed × own graphed AR": (12.0, True),
-        "SSD graphed × transformers' loop": (30.0, False),
+        "Emu3 (paper): SSD as published, graphed × AR, graphed": (10.0, False),
+        "Emu3 (paper): SSD, fused commit, graphed × AR, graphed": (12.0, True),
+        "SSD as published, graphed × transformers' loop": (37.5, False),
+        "SSD, fused commit, graphed × transformers' loop": (45.0, True),
         "share of copy bandwidth, K = 1": (0.9, True),
         "share of copy bandwidth, 1 row": (0.6, False),
         "drafting a row, in AR steps, at most": (0.04, True),
     }
     assert targets(FULL["emu3"], {}, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ceilings", "words"),
+    [
+        ("janus", (7.2, 11.1), ("OUT OF REACH of this schedule", "MISSED")),
+        ("lumina", (8.2, 10.3), ("MISSED", "MISSED")),
+        ("emu3", (12.3, 14.6), ("MISSED", "MISSED")),
+    ],
+)
+def test_targets_tell_what_forwards_allow(name: str, ceilings: tuple[float, float], words: tuple[str, str]) -> None:
+    """The full models' forwards: with fused commit every target can be reached, as published Janus's cannot."""
+    shape = FULL[name]
+    stream = empty_backbone(shape).stream(shape.grid)
+    counts = [forwards_of(s, stream) for s in (AR(), shape.paper, replace(shape.paper, commit="fused"))]
+    lines = figures(*((1.0, count) for count in counts))  # type: ignore[arg-type, misc]
+    judged = targets(shape, {"lines": lines}, {})
+    assert [target.ceiling for target in judged] == [pytest.approx(value, abs=0.05) for value in ceilings]
+    for target, word, ceiling in zip(judged, words, ceilings, strict=True):
+        assert target.text().startswith(f"target {word}: {shape.preset}: ")
+        assert f"{ceiling} at most" in target.text()
+
+
+def test_forwards_counted_in_a_whole_picture_go_before_those_at_most() -> None:
+    lines = figures((12.0, 600), (2.0, 80), (2.0, 60))
+    lines["SSD, fused commit, graphed"] |= {"whole_s": 1.0, "whole_forwards": 50}
+    target = targets(FULL["janus"], {"lines": lines}, {})[1]
+    assert target == Target("Janus (paper): SSD, fused commit, graphed × AR, graphed", 8.0, 12.0, True, (600, 50))
+    assert target.text().endswith(
+        "12.00, wanted 8; 600 forwards over 50 give 12.0 at most, a forward may take 1.50 of plain decoding's time"
+    )
 
 
 @pytest.mark.slow

@@ -51,7 +51,8 @@ def test_blocks_and_layers_that_fit() -> None:
     assert [layers_for_memory(free, 10, 10, 30) for free in (1000, 100, 34)] == [30, 8, 2]
     with pytest.raises(SSDError, match="free device memory"):
         layers_for_memory(33, 10, 10, 30)
-    assert [layers_for_time(30, 0.1, 100, seconds) for seconds in (10, 5, 0.1)] == [30, 15, 2]
+    assert [layers_for_time(30, 10.0, seconds) for seconds in (10, 5, 0.1)] == [30, 10, 2]
+    assert [layers_for_time(layers, 10.0, 0.1) for layers in (4, 3, 2)] == [2, 3, 2]  # 2 and 1 are as many as 3
 
 
 def test_extrapolation_is_a_line_through_two_counts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,9 +39,11 @@ def test_a_graph_of_the_forward_gives_the_eager_bits(name: str) -> None:
     shape = TOY[name]
     backbone, heads = random_backbone(shape, CUDA, torch.bfloat16), random_heads(shape, CUDA, torch.bfloat16)
     bandwidth = own_bandwidth(CUDA, toy=True, seconds=0.1)
-    figures = measure_parts(shape, backbone, heads, bandwidth, Allowance(0))
+    figures = measure_parts(shape, backbone, heads, bandwidth, Allowance(time.perf_counter() + 30))
     assert_passed(figures["checks"])
     assert all(part["graphed_ms"] > 0 for part in figures["widths"].values())
+    assert all(told["masked"]["math"]["eager_ms"] > 0 for told in figures["attention"].values())
+    assert None not in figures["memory"].values()
 
 
 def test_moved_weights_are_captured_anew() -> None:

@@ -10,10 +10,21 @@ from gpu_fakes import Clock, fake_line
 
 from benchmarks import gpu_allocators, gpu_forward, gpu_speed
 from benchmarks.gpu_budget import Allowance, NoTimeError
-from benchmarks.gpu_checks import check_moves, check_static, check_strictly, draw_small, graphs_ran, move, shares
+from benchmarks.gpu_checks import (
+    check_model,
+    check_moves,
+    check_static,
+    check_strictly,
+    draw_small,
+    graphs_ran,
+    move,
+    shares,
+    small_decoders,
+)
+from benchmarks.gpu_lines import Line, places, rows_needed
 from benchmarks.gpu_shapes import FULL, TOY, random_backbone, random_heads
 from benchmarks.gpu_span import Decoder, StopWatch, time_span
-from benchmarks.gpu_speed import Line, measure_spans, measure_speed, places, plan_spans, rows_needed
+from benchmarks.gpu_speed import measure_spans, measure_speed, plan_spans
 from ssd_core import AR, SSDError
 from ssd_core.graphs import graphs_of
 
@@ -62,12 +73,12 @@ def test_a_span_without_a_step_is_refused() -> None:
 def test_lines_take_turns_and_stop_when_time_does(clock: Clock) -> None:
     log: list[str] = []
     lines = [fake_line(name, 1.0, clock, log) for name in "abc"]
-    measure_spans(lines, 8, Allowance(clock.now + 1e6, clock), lambda: None)
+    measure_spans(lines, 8, {}, Allowance(clock.now + 1e6, clock), lambda: None)
     assert log == [*"abc" * 3, *"bca" * 3, *"cab" * 3]
     assert [len(s) for line in lines for s in line.samples] == [3] * 9
     log.clear()
     lines = [fake_line(name, 1.0, clock, log) for name in "abc"]
-    measure_spans(lines, 8, Allowance(clock.now + 12, clock), lambda: None)
+    measure_spans(lines, 8, {}, Allowance(clock.now + 12, clock), lambda: None)
     assert log == [*"abc" * 3]  # the first round is whole
 
 
@@ -98,7 +109,7 @@ def test_whole_pictures_only_where_they_fit(clock: Clock, monkeypatch: pytest.Mo
     lines = [fake_line("long", 1.0, clock, []), fake_line("short", 1.0, clock, [])]
     for line in lines:
         line.decoder = Decoder(line.name, AR(), "off")
-    data = {"lines": {"long": {"picture_s": 1000.0}, "short": {"picture_s": 10.0}}}
+    data: dict[str, Any] = {"lines": {"long": {"picture_s": 1000.0}, "short": {"picture_s": 10.0}}, "missing": {}}
     gpu_speed._measure_whole(shape, None, None, lines, data, Allowance(clock.now + 25, clock), lambda data: None)  # type: ignore[arg-type]
     assert runs == ["short", "short"]
     assert data["lines"]["short"]["whole_s"] == 10.0
@@ -120,6 +131,77 @@ def test_a_line_that_cannot_run_leaves_the_others_alone(clock: Clock) -> None:
     bad.time = too_large
     with pytest.raises(torch.OutOfMemoryError):
         plan_spans([bad, good], 100, 8, reasons, clock)
+
+
+@pytest.mark.parametrize(("fails_at", "kept"), [(1, 0), (5, 1)])
+def test_a_line_that_fails_later_leaves_the_others_alone(clock: Clock, fails_at: int, kept: int) -> None:
+    """What it measured in whole rounds stays."""
+    good, bad = fake_line("good", 1.0, clock, []), fake_line("bad", 1.0, clock, [])
+    asked = 0
+
+    def breaking(keep_rows: int, warm: int, steps: int) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == fails_at:
+            raise RuntimeError("a graph that\nfails")
+        return 2.0
+
+    bad.time = breaking
+    reasons: dict[str, str] = {}
+    measure_spans([bad, good], 8, reasons, Allowance(clock.now + 1e6, clock), lambda: None)
+    assert reasons == {"bad": "RuntimeError: a graph that fails"}
+    assert [len(samples) for samples in good.samples] == [3] * 3
+    assert [len(samples) for samples in bad.samples] == [kept] * 3
+    assert asked == fails_at
+
+    def too_large(keep_rows: int, warm: int, steps: int) -> float:
+        raise torch.OutOfMemoryError("too large")
+
+    bad.time = too_large
+    with pytest.raises(torch.OutOfMemoryError):
+        measure_spans([bad, good], 8, reasons, Allowance(clock.now + 1e6, clock), lambda: None)
+
+
+def test_a_whole_picture_that_fails_leaves_the_others_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def whole(decoder: Decoder, *arguments: Any) -> tuple[float, Any]:
+        if decoder.name == "bad":
+            raise RuntimeError("no")
+        report = type("Report", (), {"total_forwards": 7, "graphs": "off: cpu"})
+        return 1.0, type("Generation", (), {"report": report})
+
+    monkeypatch.setattr(gpu_speed, "time_whole", whole)
+    lines = [fake_line(name, 1.0, clock, []) for name in ("bad", "good", "without figures")]
+    for line in lines:
+        line.decoder = Decoder(line.name, AR(), "off")
+    data: dict[str, Any] = {"lines": {"bad": {"picture_s": 1.0}, "good": {"picture_s": 2.0}}, "missing": {}}
+    gpu_speed._measure_whole(TOY["janus"], None, None, lines, data, Allowance(1e9, clock), lambda data: None)  # type: ignore[arg-type]
+    assert data["missing"] == {"bad, whole picture": "RuntimeError: no"}
+    assert len(data["lines"]["good"]["whole_times"]) == 3
+
+
+@pytest.mark.parametrize(("fill", "fewest", "most"), [(0.0, 30, 30), (10.0, 8, 8)])
+def test_rows_that_are_fed_before_each_span_cost_layers(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, fill: float, fewest: int, most: int
+) -> None:
+    """Steps of a second fit easily; ten seconds before each of some thirty spans do not."""
+
+    def lines_of(shape: Any, layers: int, heads: None, reasons: dict[str, str]) -> list[Line]:
+        lines = [fake_line(name, 1.0, clock, []) for name in ("AR, eager", "AR, graphed")]
+        for line in lines:
+
+            def filled(keep_rows: int, warm: int, steps: int, time: Any = line.time) -> float:
+                clock.now += fill
+                return float(time(keep_rows, warm, steps))
+
+            line.time = filled
+        lines[0].decoder = Decoder("AR, eager", AR(), "off")
+        lines[1].decoder = Decoder("AR, graphed", AR(), "auto")
+        return lines
+
+    monkeypatch.setattr(gpu_speed, "lines_of", lines_of)
+    allowed = Allowance(clock.now + 150.0, clock)
+    layers = gpu_speed._affordable_layers(FULL["janus"], lambda count: (count, None), 30, allowed)  # type: ignore[arg-type, return-value]
+    assert fewest <= layers <= most
 
 
 def test_too_slow_a_device_measures_fewer_layers(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,20 +258,45 @@ def test_graphed_pictures_are_compared_with_plain_ones_on_the_same_shapes() -> N
     shape = TOY["emu3"]
     backbone, heads = random_backbone(shape, CPU, torch.float64), random_heads(shape, CPU, torch.float64)
     own = graphs_of(backbone)
-    codes, _ = draw_small(shape, backbone, heads, 0)
-    checks = check_static(shape, backbone, heads, codes)
+    allowed = Allowance(1e18)
+    codes = draw_small(shape, backbone, heads, 0, small_decoders(shape), None).codes
+    checks, missing = check_static(shape, backbone, heads, codes, allowed)
     assert [check["passed"] for check in checks.values()] == [True] * 3
+    assert not missing
     codes["SSD, graphed"] = codes["SSD, graphed"] + 1
-    checks = check_static(shape, backbone, heads, codes)
+    checks, _ = check_static(shape, backbone, heads, codes, allowed)
     assert [name for name, check in checks.items() if not check["passed"]] == ["SSD, graphed = eager on static shapes"]
     assert graphs_of(backbone) is own
+    checks, missing = check_static(shape, backbone, heads, codes, Allowance(0.0))
+    assert not checks
+    assert missing == ["SSD, graphed", "AR, graphed", "exact, graphed"]
+    assert graphs_of(backbone) is own
+
+
+def test_small_pictures_end_with_their_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published schedule comes first; the picture that is being drawn is given up, and the record says so."""
+    shape = TOY["janus"]
+    backbone, heads = random_backbone(shape, CPU, torch.float32), random_heads(shape, CPU, torch.float32)
+    forward = backbone.decoder.forward
+
+    def stepping(*arguments: Any) -> torch.Tensor:
+        clock.now += 1
+        return forward(*arguments)
+
+    monkeypatch.setattr(backbone.decoder, "forward", stepping)
+    small = draw_small(shape, backbone, heads, 0, small_decoders(shape), Allowance(clock.now + 30, clock))
+    drawn = list(small.codes)
+    assert drawn == ["SSD, eager", "SSD, graphed"]
+    assert drawn + small.missing == list(small_decoders(shape))
+    data = check_model(shape, lambda: (backbone, heads), CPU, Allowance(clock.now + 60, clock))
+    assert data["missing"]["small pictures"].startswith("no time was left for AR, eager")
 
 
 def test_graphed_lines_settle_before_they_count(clock: Clock) -> None:
     log: list[str] = []
     lines = [fake_line(name, 1.0, clock, log) for name in "ab"]
     lines[0].decoder = Decoder("a", AR(), "auto")
-    measure_spans(lines, 8, Allowance(clock.now + 1e6, clock), lambda: None)
+    measure_spans(lines, 8, {}, Allowance(clock.now + 1e6, clock), lambda: None)
     assert log[:4] == ["a", "a", "a", "b"]  # two that do not count, then one of each
     assert [len(samples) for line in lines for samples in line.samples] == [3] * 6
     assert log.count("a") == log.count("b") + 6
