@@ -126,7 +126,11 @@ def test_comparison_measures_what_the_runs_did(tmp_path: Path) -> None:
         assert row["forwards"] == generation.report.total_forwards
         assert row["faster"] == pytest.approx(row["ar_seconds"] / row["seconds"])
     text = markdown(results.content)
-    assert all(f"| {decoder.name} | {figures[decoder.name]['forwards']:.0f} |" in text for decoder in TABLE)
+    for decoder in TABLE:
+        own = figures[decoder.name]
+        counts = [row["forwards"] for row in rows if row["decoder"] == decoder.name]
+        assert own["forwards_range"] == [min(counts), max(counts)]
+        assert f"| {decoder.name} | {own['forwards']:.0f} ({min(counts)}–{max(counts)}) |" in text
 
 
 def test_comparison_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
