@@ -13,15 +13,18 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
 
 from ssd_core import AR, Sampling, SSDError, generate, load_backbone
 from ssd_core.families.emoji import EmojiBackbone
 from ssd_core.transformer import rope_table
+from ssd_core.writing import write
 
 PROMPT = "two apples on a beach"
 
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--grid", type=int, nargs=2, default=(24, 24))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=Path("out"), help="folder for transformers-speed.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     grid = (options.grid[0], options.grid[1])
@@ -140,7 +144,14 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - start)
     middle = {name: statistics.median(taken) for name, taken in seconds.items()}
     ratio = statistics.median(b / a for a, b in zip(seconds["ours"], seconds["transformers"], strict=True))
-    print(json.dumps({"grid": grid, "seconds": middle, "ratio": ratio, "greedy_codes_equal": True}))
+    found = {
+        "grid": grid, "seconds": middle, "ratio": ratio, "repeats": options.repeats, "greedy_codes_equal": True,
+        "torch": torch.__version__, "transformers": transformers.__version__,
+    }  # fmt: skip
+    text = json.dumps(found, indent=1)
+    print(text)
+    options.results.mkdir(parents=True, exist_ok=True)
+    write(options.results / "transformers-speed.json", (text + "\n").encode())
 
 
 if __name__ == "__main__":
