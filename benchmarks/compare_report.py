@@ -69,10 +69,10 @@ def _decoders(figures: dict[str, Row], memory: dict[str, int | None]) -> list[st
         peak = memory.get(name)
         cells = [
             name,
-            f"{row['forwards']:.0f} ({_range(row['forwards_range'], '.0f')})",
+            f"{row['forwards']:.0f}{_range(row['forwards_range'], '.0f')}",
             f"{row['fewer']:.1f}",
             f"{row['seconds']:.2f}",
-            f"{row['faster']:.2f} ({_range(row['faster_range'], '.1f')})",
+            f"{row['faster']:.2f}{_range(row['faster_range'], '.1f')}",
             _share(row["acceptance"]),
             f"{row['draft_steps_a_row']:.2f}",
             f"{row['equal']:.3f}",
@@ -139,8 +139,9 @@ def codes_of(grid: str) -> int:
 
 
 def _range(ends: Sequence[float], style: str) -> str:
+    """The least and the most in brackets, unless they are one."""
     low, high = (format(end, style) for end in ends)
-    return f"{low}–{high}"
+    return f" ({low}–{high})" if low != high else ""
 
 
 def _share(value: float | None) -> str:
