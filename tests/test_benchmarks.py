@@ -1,4 +1,4 @@
-"""The benchmark scripts measure what they say: likelihood against token-by-token decoding, tables that add up."""
+"""The benchmark scripts measure what they say: tables that add up, pictures that are the library's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from PIL import Image
-from toys import ToyBackbone, make_engine, toy_heads
+from toys import ToyBackbone, toy_heads
 
 from benchmarks import compare, picture_store, quality
 from benchmarks.compare_report import markdown, summary
@@ -35,41 +35,7 @@ from ssd_core import (
     load_heads,
 )
 from ssd_core.distill.likelihood import likelihood
-from ssd_core.draft import NoDrafter
 from ssd_core.families.emoji import EmojiBackbone
-from ssd_core.sampling import guide, truncate
-
-
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(guidance=2.5), Sampling(2.0, 0.8)])
-def test_likelihood_equals_decoding(sampling: Sampling) -> None:
-    """-log p recomputed in one forward equals the one under the distributions that decoding drew from."""
-    backbone = ToyBackbone(3, 4, dtype=torch.float64)
-    engine, _ = make_engine(backbone, NoDrafter(), AR(), sampling=sampling, seed=2)
-    tokens = engine.run(backbone.prompt_rows(["ab"], "", (3, 4), sampling.guidance_rows == 2))
-    at = engine.state.stream.code_positions
-    seen = truncate(
-        guide(backbone.logits(engine.state.features[:, 0, at]), sampling.guidance, sampling.guidance_rows)[0], sampling
-    )
-    expected = -seen.log_softmax(-1).gather(-1, tokens.flatten()[:, None]).mean()
-    found = likelihood(backbone, tokens, ["ab"], sampling)
-    assert found.nll.shape == found.excluded.shape == (1,)
-    assert abs(float(found.nll) - float(expected)) < 1e-6  # the mean is kept in float32
-    assert float(found.excluded) == 0
-
-
-@pytest.mark.parametrize("truncation", [{"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.0}])
-def test_what_truncation_excludes_is_counted_and_priced_by_the_whole_law(truncation: dict[str, float]) -> None:
-    """Pictures drawn freely: the excluded codes are those that a truncated run could not have drawn."""
-    backbone = ToyBackbone(3, 4, dtype=torch.float64, sharpness=1.0)
-    drawn = [generate(backbone, "ab", schedule=AR(), seed=seed, sampling=Sampling()).tokens for seed in range(8)]
-    tokens, prompts = torch.cat(drawn), ["ab"] * 8
-    free = likelihood(backbone, tokens, prompts, Sampling())
-    bound = likelihood(backbone, tokens, prompts, Sampling(**truncation))  # type: ignore[arg-type]
-    assert torch.allclose(bound.nll, free.nll)
-    assert 0.1 < float(bound.excluded.mean()) < 0.95
-    allowed = generate(backbone, "ab", schedule=AR(), seed=1, sampling=Sampling(**truncation)).tokens  # type: ignore[arg-type]
-    assert float(likelihood(backbone, allowed, ["ab"], Sampling(**truncation)).excluded) == 0  # type: ignore[arg-type]
-
 
 # --- compare -------------------------------------------------------------------------------------------------------
 
