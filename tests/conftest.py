@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_model import write_tiny_model
 
-pytest_plugins = ["comfy_engine.fixtures"]
+pytest_plugins = ["comfy_engine.fixtures", "bench_calls"]
 
 try:
     import tomllib
