@@ -220,7 +220,7 @@ def test_forwards_counted_in_a_whole_picture_go_before_those_at_most() -> None:
 def test_everything_at_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The one command, on the CPU: every section ends well, and a second run with --resume measures nothing."""
     path = tmp_path / "r.json"
-    assert run("--json", str(path), "--budget", "90") == 0
+    assert run("--json", str(path), "--budget", "180") == 0
     content = json.loads(path.read_text())
     check_schema(content)
     assert list(content["sections"]) == list(gpu.WEIGHTS)
