@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from live_bytes import LiveBytes
 from toys import ToyBackbone
 
 from benchmarks.gpu_shapes import FULL, empty_backbone
+from benchmarks.live_bytes import LiveBytes
 from ssd_core import load_backbone
 from ssd_core.cli import distill, main
 from ssd_core.distill import TrainSettings, estimate
@@ -56,7 +56,7 @@ def test_training_needs_no_more_than_the_estimate(
     )
     need = training_memory(backbone, wanted, [grid], micro_batch, settings.kl_positions if kl_weight else 0)
     own = [*backbone.parameters(), *backbone.buffers(), *heads.parameters()]
-    with LiveBytes(own) as live:
+    with LiveBytes() as live:
         train_heads(backbone, heads, pictures, settings)
     peak = live.peak + sum(p.nbytes for p in own)
     assert peak <= need.total
