@@ -48,6 +48,8 @@ def _own_drafts(schedule: Schedule, heads: SpatialHeads | None) -> DraftsName:
 
 
 def _heads_drafter(backbone: Backbone, heads: SpatialHeads | None, schedule: Schedule, stream: Stream) -> HeadsDrafter:
+    if heads is None and isinstance(schedule, HorizontalMTP):
+        raise SSDError("1D-MTP needs a heads file, got none; give heads, or choose auto, the rolling schedule or SJD")
     if heads is None:
         raise SSDError("these drafts need a heads file, got none; give heads, or drafts 'left', 'copy' or 'random'")
     if heads.spec.hidden != backbone.hidden:
@@ -71,16 +73,16 @@ def check_reach(heads: HeadsSpec, schedule: Schedule, grid: tuple[int, int]) -> 
     """
     rows, cols = grid
     if isinstance(schedule, Rounds):
-        _check_offsets(heads, "horizontal", min(schedule.first_row_block, cols - 1))
-        _check_offsets(heads, "vertical", min(schedule.rows_per_block, rows - 1))
+        _check_offsets(heads, "horizontal", min(schedule.first_row_block, cols - 1), "smaller blocks")
+        _check_offsets(heads, "vertical", min(schedule.rows_per_block, rows - 1), "smaller blocks")
     if isinstance(schedule, HorizontalMTP):
-        _check_offsets(heads, "horizontal", min(schedule.tokens, cols - 1))
+        _check_offsets(heads, "horizontal", min(schedule.tokens, cols - 1), "fewer tokens a step")
 
 
-def _check_offsets(heads: HeadsSpec, direction: Direction, wanted: int) -> None:
+def _check_offsets(heads: HeadsSpec, direction: Direction, wanted: int, less: str) -> None:
     have = heads.horizontal if direction == "horizontal" else heads.vertical
     if not set(range(1, wanted + 1)) <= set(have):
         raise SSDError(
             f"this schedule needs {direction} heads 1 to {wanted}, the heads file has "
-            f"{list(have) or 'none'}; use smaller blocks, the rolling schedule, or other heads"
+            f"{list(have) or 'none'}; use {less}, the rolling schedule, or other heads"
         )

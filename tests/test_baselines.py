@@ -158,9 +158,9 @@ def test_settings_that_cannot_work() -> None:
         ({"drafts": "best"}, f"drafts must be one of {', '.join(DRAFTS)}, got 'best'"),
         ({"drafts": "heads"}, "need a heads file, got none"),
         ({"drafts": "left", "start": start}, "the codes to start from are the draft, got drafts 'left' too"),
-        ({"schedule": HorizontalMTP()}, "need a heads file, got none"),
+        ({"schedule": HorizontalMTP()}, "1D-MTP needs a heads file, got none; .* choose auto"),
         ({"schedule": HorizontalMTP(), "drafts": "copy"}, "1D-MTP drafts with horizontal heads, got drafts 'copy'"),
-        ({"schedule": HorizontalMTP(5), "heads": toy_heads(backbone, 3)}, "needs horizontal heads 1 to 5"),
+        ({"schedule": HorizontalMTP(5), "heads": toy_heads(backbone, 3)}, "heads 1 to 5, .* use fewer tokens a step"),
     ]
     for options, message in cases:
         with pytest.raises(SSDError, match=message):

@@ -259,7 +259,7 @@ def test_words_lists_what_the_model_knows(cli):
         (["cat", "--decoder", "sjd", "--jacobi-window", "0"], "whole number from 1 up"),
         (["cat", "--decoder", "sjd", "--tolerance", "2"], "--tolerance has no meaning with --decoder sjd"),
         (["cat", "--decoder", "mtp", "--drafts", "left"], "--drafts has no meaning with --decoder mtp"),
-        (["cat", "--decoder", "mtp", "--heads", "none"], "these drafts need a heads file, got none"),
+        (["cat", "--decoder", "mtp", "--heads", "none"], "1D-MTP needs a heads file, got none"),
         (["cat", "--decoder", "mtp", "--rounds", "0"], "at least 1 token and 1 round, got 5 and 0"),
         (["cat", "--decoder", "ar", "--drafts", "left"], "--drafts has no meaning with --decoder ar"),
         (["cat", "--drafts", "heads", "--heads", "none"], "--drafts heads needs heads, got --heads none"),
