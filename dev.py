@@ -8,6 +8,7 @@
     python3 dev.py check     ruff, ruff format and mypy
 
 What follows the command's own options is handed on: `dev.py demo "a cat on grass" --seed 5`, `dev.py test -k stream`.
+Without such arguments the tests that need no server run in up to four processes.
 
 Where it installs: nowhere if the running interpreter has everything; otherwise in `.venv` beside this file. If the
 running interpreter already has torch, `.venv` sees that torch instead of installing a second one.
@@ -39,6 +40,8 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 DEMO_PROMPT = "a rocket at night"
 DEMO_FILE = ROOT / "demo" / "picture.png"
 INHERIT = "inherited.pth"
+# Processes for the tests that need no server, at most: each takes about 1 GB. Tests in ComfyUI share one server.
+TEST_PROCESSES = min(4, os.cpu_count() or 1)
 # pytest's -m for each switch of `test`; without a switch pyproject.toml's default counts.
 TEST_SWITCHES = {
     "--quick": "not (slow or comfy or browser or gpu)",
@@ -268,12 +271,18 @@ def comfy(python: Path, rest: list[str]) -> int:
 
 
 def test(python: Path, rest: list[str]) -> int:
-    """pytest, with the tests that a switch chooses; without one those that need no server, browser or GPU."""
-    chosen = [marks for switch, marks in TEST_SWITCHES.items() if switch in rest]
+    """pytest, with the tests that a switch chooses; without one those that need no server, browser or GPU.
+
+    In several processes only where that is sure to be faster and wanted: no server, nothing else handed to pytest.
+    """
+    chosen = [switch for switch in TEST_SWITCHES if switch in rest]
     if len(chosen) > 1:
         raise DevError(f"got several of {', '.join(TEST_SWITCHES)}; expected one at most")
-    marks = ["-m", chosen[0]] if chosen else []
-    return run(python, "pytest", *marks, *(item for item in rest if item not in TEST_SWITCHES))
+    marks = ["-m", TEST_SWITCHES[chosen[0]]] if chosen else []
+    own = [item for item in rest if item not in TEST_SWITCHES]
+    spread = not own and chosen in ([], ["--quick"]) and TEST_PROCESSES > 1
+    processes = ["-n", str(TEST_PROCESSES), "--dist", "worksteal"] if spread else []
+    return run(python, "pytest", *marks, *processes, *own)
 
 
 def check(python: Path, rest: list[str]) -> int:

@@ -121,7 +121,7 @@ def test_names_do_not_matter_to_geneval(bench, tmp_path):
         ('{"prompt": "a cat"}', ["--decoders", "rolling:window_rows=0"], "window_rows must be at least 1"),
         ('{"prompt": "a cat"}', ["--decoders", "exact:window_rows=2"], "exact takes no settings"),
         ('{"prompt": "a cat"}', ["--size", "5x5"], "5x5"),
-        ('{"prompt": "a cat"}', ["--decoders", "ar", "mtp", "--heads", "none"], "--decoders: mtp: these drafts need"),
+        ('{"prompt": "a cat"}', ["--decoders", "ar", "mtp", "--heads", "none"], "--decoders: mtp: 1D-MTP needs"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "rounds:rows_per_block=5"], "needs vertical heads 1 to 5"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "rolling:drafts=heads", "--heads", "none"], "need a heads file"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "janus-paper", "--heads", "none"], "janus-paper is the paper's"),

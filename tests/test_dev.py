@@ -129,15 +129,24 @@ def test_demo_draws_the_given_prompt_or_its_own(monkeypatch):
 def test_switches_choose_the_tests(monkeypatch):
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(dev, "run", lambda _, *arguments: calls.append(arguments) or 0)
+    monkeypatch.setattr(dev, "TEST_PROCESSES", 3)
+    dev.test(Path("python"), [])
+    dev.test(Path("python"), ["--quick"])
     dev.test(Path("python"), ["-k", "stream"])
     dev.test(Path("python"), ["--quick", "-x"])
     dev.test(Path("python"), ["-x", "--comfy"])
     dev.test(Path("python"), ["--all"])
+    monkeypatch.setattr(dev, "TEST_PROCESSES", 1)
+    dev.test(Path("python"), [])
+    spread = ("-n", "3", "--dist", "worksteal")
     assert calls == [
+        ("pytest", *spread),
+        ("pytest", "-m", "not (slow or comfy or browser or gpu)", *spread),
         ("pytest", "-k", "stream"),
         ("pytest", "-m", "not (slow or comfy or browser or gpu)", "-x"),
         ("pytest", "-m", "comfy or browser", "-x"),
         ("pytest", "-m", "not gpu"),
+        ("pytest",),
     ]
     with pytest.raises(dev.DevError, match="expected one at most"):
         dev.test(Path("python"), ["--all", "--quick"])

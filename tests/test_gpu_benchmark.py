@@ -13,7 +13,7 @@ import pytest
 import torch
 from gpu_fakes import Clock
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_speed
 from benchmarks.gpu_budget import Budget
 from benchmarks.gpu_models import Models
 from benchmarks.gpu_record import Record
@@ -217,8 +217,10 @@ def test_forwards_counted_in_a_whole_picture_go_before_those_at_most() -> None:
 
 
 @pytest.mark.slow
-def test_everything_at_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_at_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     """The one command, on the CPU: every section ends well, and a second run with --resume measures nothing."""
+    monkeypatch.setattr(gpu_speed, "SPAN_STEPS", 4)  # shorter and fewer spans: half the time
+    monkeypatch.setattr(gpu_speed, "REPEATS", 2)
     path = tmp_path / "r.json"
     assert run("--json", str(path), "--budget", "180") == 0
     content = json.loads(path.read_text())
