@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from comfy_api.latest import io
 
 from . import checks
@@ -93,6 +95,10 @@ class SSDTrainHeads(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None) -> bool | str:
         return checks.answer(checks.trainer, graph.queued_node(cls.hidden.unique_id), name)
+
+    @classmethod
+    def fingerprint_inputs(cls, start_from: str | None = None, **_: Any) -> str:
+        return checks.heads_stamp(None if start_from == NOTHING else start_from)
 
     @classmethod
     def execute(

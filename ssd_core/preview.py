@@ -72,7 +72,7 @@ class Preview:
 
         The first decoding of a process is slow: it is spent here, uncounted, on the colours of a small codebook.
         """
-        if self._backbone not in _colours:
+        if self._backbone not in _paces:
             codes = self._backbone.codes
             _colours[self._backbone] = torch.full((codes, 4), 128, dtype=torch.uint8)
             first = torch.arange(codes if codes <= _CODES_AT_ONCE else 1)

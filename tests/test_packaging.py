@@ -11,6 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import ssd_core
 
 LONGEST_FILE = 400
@@ -73,6 +75,29 @@ def test_comfy_metadata_is_complete(pyproject):
     assert {"PublisherId", "DisplayName", "Icon", "requires-comfyui"} <= set(comfy)
     assert "web" not in comfy  # WEB_DIRECTORY serves it already; twice would load the scripts twice
     assert "comfyui" not in pyproject["project"]["name"].lower()
+
+
+def test_the_registry_gets_what_users_run_and_no_more(repository):
+    """comfy-cli packs the tracked files that .comfyignore, in the syntax of .gitignore, does not name."""
+
+    def git(*arguments, **options):
+        done = subprocess.run(
+            ["git", "-c", f"core.excludesFile={repository / '.comfyignore'}", *arguments],
+            cwd=repository, capture_output=True, text=True, **options,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.splitlines())
+
+    if not (repository / ".git").exists():
+        pytest.skip("not a clone")
+    tracked = git("-c", "core.quotePath=off", "ls-files")
+    kept = tracked - git("check-ignore", "--no-index", "--stdin", input="\n".join(sorted(tracked)))
+    folders = ("nodes/", "ssd_core/", "web/", "workflows/", "locales/")
+    assert {name for name in kept if "/" in name} == {name for name in tracked if name.startswith(folders)}
+    assert {name for name in kept if "/" not in name} == {
+        ".comfyignore", ".gitignore", "CHANGELOG.md", "LICENSE", "NOTICE", "README.md", "__init__.py",
+        "pyproject.toml", "requirements.txt",
+    }  # fmt: skip
 
 
 # --- imports -------------------------------------------------------------------------------------------------------

@@ -118,6 +118,21 @@ def test_a_slow_pixel_decoder_means_fewer_updates(tiny_model: Path, cost: float)
     assert shown[-1]["images"][0]["picture"]["rows"] == 6
 
 
+def test_a_begin_that_failed_is_made_up_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory in one run must not spoil the live view of the next."""
+    backbone = load_backbone(tiny_model)
+
+    def full(codes: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(backbone, "decode_pixels", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            watch(backbone, 0.0)
+    _, shown, _ = watch(backbone, 0.0)
+    assert any(image["picture"] for event in shown[:-1] for image in event["images"])
+
+
 def test_kept_rows_are_no_gain(tiny_model: Path) -> None:
     backbone = load_backbone(tiny_model)
     start = torch.zeros(1, 6, 6, dtype=torch.int64)

@@ -121,7 +121,7 @@ def tokens_file(name: str) -> Path:
 def check_prefix(prefix: str) -> None:
     """Raises NodeError for a file name prefix that leaves the output folder or names no file."""
     root = _plain(folder_paths.get_output_directory())
-    if root not in _plain(root / prefix).parents:
+    if root not in _plain(root / prefix).parents or _portable(prefix).endswith("/"):
         raise NodeError(
             f"filename_prefix must be the start of a file name inside ComfyUI's output folder, like tokens/SSD; got "
             f"{prefix!r}"
@@ -131,7 +131,8 @@ def check_prefix(prefix: str) -> None:
 def new_tokens_file(prefix: str) -> tuple[Path, dict[str, str]]:
     """A free numbered file in the output folder, and what the interface wants to know about it."""
     folder, stem, counter, subfolder, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
-    name = f"{stem}_{counter:05}_{SUFFIX}"
+    while (Path(folder) / (name := f"{stem}_{counter:05}_{SUFFIX}")).exists():
+        counter += 1  # ComfyUI miscounts after an unusual prefix, such as `tokens/.`
     return Path(folder) / name, {"filename": name, "subfolder": subfolder, "type": "output"}
 
 

@@ -89,12 +89,16 @@ def make_resident(patchers: Sequence[Any], working_bytes: int) -> None:
             f"ComfyUI could place only a part of the weights on {compute_device()}; choose a smaller "
             "precision, free memory (the 'Unload Models' button) or start ComfyUI with --cpu"
         )
-    wanted = {patcher.load_device for patcher in patchers}
-    if places != wanted:
+    if not all(_is_at(place, patcher.load_device) for place in places for patcher in patchers):
         raise NodeError(
             f"ComfyUI computes on {compute_device()} but left the weights on {next(iter(places))}, as it does with "
             "--novram; start it without that option, or with --cpu"
         )
+
+
+def _is_at(place: torch.device, wanted: torch.device) -> bool:
+    """Whether a tensor's device is the wanted one, which may come without its number: ``mps`` for ``mps:0``."""
+    return place.type == wanted.type and wanted.index in (None, place.index)
 
 
 def free_bytes(device: torch.device) -> float:

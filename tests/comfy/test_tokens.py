@@ -54,9 +54,10 @@ def test_saved_tokens_load_and_decode_to_the_same_picture(comfy, comfy_server):
     assert name in str(comfy.object_info()["SSDLoadTokens"]["input"]["required"]["file"])
 
 
-def test_saving_twice_overwrites_nothing(comfy):
+@pytest.mark.parametrize("prefix", ["twice", "twice/."])
+def test_saving_twice_overwrites_nothing(comfy, prefix):
     prompt = picture(seed=504)
-    prompt["save"] = node("SSDSaveTokens", tokens=["sampler", 1], filename_prefix="twice")
+    prompt["save"] = node("SSDSaveTokens", tokens=["sampler", 1], filename_prefix=prefix)
     names = {
         run.history["outputs"]["save"]["tokens"][0]["filename"]
         for run in map(comfy.run, (prompt, changed(prompt, "sampler", seed=505)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from comfy_engine.client import RefusedError
@@ -68,6 +69,12 @@ def test_trained_heads_draw_the_same_picture_and_are_offered_by_name(comfy, comf
     assert len(once_more.images("plot")) == 1
     assert [path.name for path in file.parent.iterdir()] == ["first.safetensors"]
     assert file.stat().st_mtime_ns == written
+    # Heads to start from are a file that may be exchanged: then ComfyUI's memory of the answer is out of date.
+    further = training("trained/further", minutes=0.1, start_from="trained/first.safetensors")
+    assert comfy.run(further, 200).end == "execution_success"
+    assert "train" in comfy.run(further, 60).of("execution_cached")[0]["nodes"]
+    os.utime(file)
+    assert "train" not in comfy.run(further, 200).of("execution_cached")[0]["nodes"]
 
 
 def test_stop_while_it_trains_keeps_the_heads_and_the_next_run_goes_on(comfy, comfy_server):

@@ -226,7 +226,7 @@ def test_numbers_that_make_no_schedule_are_refused_at_their_node(pack, graph):
     assert "mode must be one of" in answer(mode="waves")
 
 
-@pytest.mark.parametrize("prefix", ["../out", "a/../../out", "/absolute/out", "", ".", "a/.."])
+@pytest.mark.parametrize("prefix", ["../out", "a/../../out", "/absolute/out", "", ".", "a/..", "a/", "a\\b\\"])
 def test_a_prefix_that_leaves_the_output_folder_is_refused(pack, graph, prefix):
     checks = pack("checks")
     assert "inside ComfyUI's output folder" in checks.answer(checks.tokens_saver, prefix)

@@ -93,6 +93,15 @@ def test_weights_that_are_not_placed_at_all_are_an_error(pack, models, comfy):
         models.make_resident(backbone, None, 0)
 
 
+@pytest.mark.parametrize(
+    ("place", "wanted", "same"),
+    [("mps:0", "mps", True), ("cuda:1", "cuda:1", True), ("cuda:0", "cuda:1", False), ("cpu", "mps", False)],
+)
+def test_a_device_is_known_with_and_without_its_number(pack, place, wanted, same):
+    """ComfyUI computes on `mps`, and tensors there say `mps:0`."""
+    assert pack("host.memory")._is_at(torch.device(place), torch.device(wanted)) is same
+
+
 def test_stop_is_heard_while_heads_are_loaded(pack, models, comfy):
     backbone = models.load_backbone(BUILT_IN, "auto")
     comfy.stop_at = comfy.polls + 5
