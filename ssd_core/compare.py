@@ -10,7 +10,7 @@ from typing import Any
 
 from .auto import Auto
 from .engine import OnProgress
-from .errors import ShouldStop, StopRequested
+from .errors import ShouldStop, SSDError, StopRequested
 from .families.base import Backbone
 from .generation import Generation, generate
 from .report import RowsEvent
@@ -79,8 +79,10 @@ def compare(
     counts. ``settings`` are ``generate``'s. ``note`` gets a line before each run, ``on_result``
     "plain" or "ssd" and the result after it; ``on_progress`` is ``generate``'s, for the timed runs. Events cost plain
     decoding more, as it has one for every code: leave ``on_rows`` away or ``events_per_second`` low where seconds
-    matter. Raises what ``generate`` raises.
+    matter. Raises what ``generate`` raises, and SSDError for fewer than one of ``repeats``.
     """
+    if repeats < 1:
+        raise SSDError(f"repeats must be at least 1, got {repeats}")
     schedules: dict[str, Schedule] = {"plain": AR(), "ssd": schedule or Auto()}
     tell = note or (lambda text: None)
     tell("compare: warming up")

@@ -238,6 +238,7 @@ def lease(
     try:
         yield Lease(GraphRunner(graphs, [backbone] if heads is None else [backbone, heads], backend, constants))
     except StopRequested:
+        backend.wait()  # the next run may be on another stream, and begins by clearing what steps may still write to
         raise
     except BaseException:
         failed = True

@@ -52,6 +52,11 @@ class Sampling:
             raise SSDError(f"top_p must be above 0 and at most 1 (1 is off), got {self.top_p}")
 
     @property
+    def greedy(self) -> bool:
+        """Whether the likeliest code is always taken."""
+        return self.temperature < _GREEDY_BELOW
+
+    @property
     def guidance_rows(self) -> int:
         """Transformer rows per image: 1 without guidance, else 2 (conditional, unconditional)."""
         return 1 if self.guidance == 1 else 2
@@ -88,7 +93,7 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     Temperature 0 keeps the largest logit alone (the first one of equals), so greedy decoding needs no path of its own;
     what is below a millionth is taken for 0. Logits are measured from the largest, so none can overflow.
     """
-    if sampling.temperature < _GREEDY_BELOW:
+    if sampling.greedy:
         best = logits.argmax(-1, keepdim=True)
         return torch.full_like(logits, -math.inf).scatter_(-1, best, 0.0)
     if sampling.temperature != 1:

@@ -84,7 +84,10 @@ def _decoder(result: Generation) -> str:
     if name == "ar":
         return ", ".join(["ar", *sampling, *_machine(settings)])
     schedule = settings["schedule"]
-    shown = [_setting(key, schedule[key]) for key in SHOWN_OF_SCHEDULE[name]]
+    keys = SHOWN_OF_SCHEDULE[name]
+    if schedule.get("window_tokens") is not None:  # a rolling window that is not counted in rows
+        keys = tuple("window_tokens" if key == "window_rows" else key for key in keys)
+    shown = [_setting(key, schedule[key]) for key in keys]
     if name in ("auto", "rolling") and schedule["tolerance"] == 0 and schedule["coupling"] == "gumbel":
         shown.append("exact" if settings["dtype"] in ("float32", "float64") else "exact up to rounding")
     label = f"ssd {name}" if _label(name) == "ssd" else _label(name)

@@ -26,9 +26,13 @@ def whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all, replacing an old one."""
-    with _partial(path.parent, data) as partial:
+def write(path: Path, data: bytes, by_way_of: Path | None = None) -> Path:
+    """Write a file whole or not at all, replacing an old one.
+
+    ``by_way_of``: a folder of the same disk for the time that it is not whole yet, where a killed process may leave it;
+    by default the file's own.
+    """
+    with _partial(by_way_of or path.parent, data) as partial:
         partial.replace(path)
     return path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ssd_core import AR, HorizontalMTP, Jacobi, Rolling, Rounds
 from ssd_core.cli import bench as command
 from ssd_core.cli import bench_files
 from ssd_core.cli.bench_decoders import read_decoder
+from ssd_core.cli.bench_prompts import BenchPrompt
 
 
 def pictures(tiny_model: Path, prompt: str, seeds: range, schedule: ssd_core.Schedule) -> list[np.ndarray]:
@@ -114,22 +116,37 @@ def test_dpg_layout(bench, tiny_model, tmp_path):
 
 def test_dpg_prompts_from_jsonl(bench, tmp_path):
     file = tmp_path / "p.jsonl"
-    file.write_text('{"prompt": "a dog", "id": "a1"}\n{"prompt": "a cat", "id": 12}\n')
+    file.write_text('\ufeff{"prompt": "a dog", "id": "a1"}\n{"prompt": "a cat", "id": 12, "note": "\u2028"}\n', "utf-8")
     assert bench(file, "--layout", "dpg", "--images", "1", "--decoders", "exact")[0] == 0
     assert sorted(f.name for f in (tmp_path / "out" / "exact").iterdir()) == ["12.png", "a1.png"]
     assert Image.open(tmp_path / "out" / "exact" / "12.png").size == (48, 48)
+
+
+def test_a_killed_process_leaves_only_pictures_where_all_files_are_taken_for_such(tmp_path, monkeypatch):
+    """What is being written lies elsewhere until it is whole; SIGKILL would leave it there."""
+    folder = bench_files.PictureFolder(tmp_path / "exact", "dpg")
+    seen = []
+
+    def renamed(self, target):
+        seen.append((self.parent, target.name, list(target.parent.iterdir())))
+        return replace(self, target)
+
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", renamed)
+    folder.save(0, BenchPrompt("a cat", "7", "", ""), [np.zeros((8, 8, 3), np.uint8)])
+    assert seen == [(tmp_path, "7.png", [])]
 
 
 def kill_at_write(monkeypatch, last: int) -> None:
     """Ctrl-C instead of write number ``last``."""
     left, write = last, bench_files.write
 
-    def stopping(path: Path, data: bytes) -> Path:
+    def stopping(path: Path, data: bytes, **options: Any) -> Path:
         nonlocal left
         if left == 0:
             raise KeyboardInterrupt
         left -= 1
-        return write(path, data)
+        return write(path, data, **options)
 
     monkeypatch.setattr(bench_files, "write", stopping)
 

@@ -126,6 +126,13 @@ def test_names_do_not_matter_to_geneval(bench, tmp_path):
         ('{"prompt": "a cat"}', ["--decoders", "ar", "rolling:drafts=heads", "--heads", "none"], "need a heads file"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "janus-paper", "--heads", "none"], "janus-paper is the paper's"),
         ('{"prompt": "a cat"}', ["--decoders", "ar", "emu3-paper", "--heads", "none"], "emu3-paper is the paper's"),
+        ('{"prompt": "a cat"}', ["--negative", "a zebra"], "--negative: "),
+        ('{"prompt": "a cat"}', ["--decoders", "rolling:window_rows=2,window_rows=3"], "sets something twice"),
+        (
+            '{"prompt": "a cat"}',
+            ["--decoders", "rolling:window_rows=2,tolerance=4", "rolling:tolerance=4,window_rows=2"],
+            "got rolling-window-rows-2-tolerance-4.0 twice",
+        ),
         ('{"prompt": "a cat"}', ["--negative", "a dog", "--cfg", "1"], "--negative works through guidance"),
     ],
 )  # fmt: skip

@@ -124,6 +124,8 @@ def test_a_folder_never_loses_a_picture_and_a_file_is_overwritten(cli, tmp_path)
     for _ in range(3):
         assert cli("generate", "cat", "-o", str(tmp_path))[0] == 0
     assert names(tmp_path) == ["cat-0-2.png", "cat-0-3.png", "cat-0.png"]
+    assert cli("generate", "cat", "-o", str(tmp_path), "--compare", "--repeats", "1")[0] == 0
+    assert {"cat-0-4.png", "cat-0-4-ar.png"} <= set(names(tmp_path))
     file = tmp_path / "one.png"
     file.write_bytes(b"old")
     assert cli("generate", "cat", "-o", str(file))[0] == 0
@@ -247,7 +249,7 @@ def test_words_lists_what_the_model_knows(cli):
         (["cat", "--top-p", "0"], "above 0 and at most 1"),
         (["cat", "--top-k", "1.5"], "whole number from 0 up"),
         (["cat", "--seed", str(2**64)], f"from 0 to {2**64 - 1}"),
-        (["cat", "--batch", "0"], "whole number from 1 up"),
+        (["cat", "--batch", "0"], "whole number from 1 to 10000"),
         (["cat", "--tolerance", "inf"], "--tolerance"),
         (["cat", "--rounds", "2"], "--rounds has no meaning with --mode auto; drop it or use --mode rolling or"),
         (["cat", "--window-rows", "2", "--rounds", "2"], "--rounds has no meaning with --mode rolling; drop it or use"),
@@ -274,6 +276,9 @@ def test_words_lists_what_the_model_knows(cli):
         (["cat", "-o", "cat.jpg"], "'cat.jpg', expected a name ending in .png"),
         (["cat", "-o", ".png"], "'.png', expected a name ending in .png"),
         (["cat", "-o", ""], "-o: got an empty name"),
+        (["cat", "-o", "~nobody-of-that-name/x.png"], "whose home folder is not known"),
+        (["cat", "-o", "x.png", "--tokens-out", "x-ar.png", "--compare"], "name one file; give each its own"),
+        (["a cat", "a dog", "-o", "y.png", "--rows-gif", "y-2.png"], "name one file; give each its own"),
         (["cat", "-o", "x.png", "--rows-gif", "./x.png"], "name one file; give each its own"),
         (["cat", "--tokens-out", "x", "--rows-gif", "x"], "name one file; give each its own"),
         (["cat", "--threads", "100000"], "--threads: got '100000', expected a whole number from 1 to"),

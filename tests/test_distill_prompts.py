@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def test_every_format_gives_the_same_prompts(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(GOOD[name], encoding="utf-8")
     assert read_prompts(path) == ["a cat", "a dog, on grass"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "b.jsonl", "c.csv"])
+def test_only_line_ends_end_lines(tmp_path: Path, name: str) -> None:
+    """Unicode knows more separators than files do; JSON writes them as they are."""
+    prompts = [f"a cat{odd}on grass" for odd in "\u2028\u2029\u0085\x0c"]
+    lines = [json.dumps(prompt, ensure_ascii=False) if name == "b.jsonl" else prompt for prompt in prompts]
+    (tmp_path / name).write_bytes("\r\n".join(lines).encode())
+    assert read_prompts(tmp_path / name) == prompts
 
 
 BAD = {

@@ -116,6 +116,17 @@ def test_nobody_to_ask(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixt
     assert fake.calls == []
 
 
+def test_ctrl_d_at_the_question_is_a_no(
+    fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()  # at its end
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert run("--into", str(tmp_path)) == 0
+    assert capsys.readouterr().out.endswith("nothing was downloaded\n")
+    assert fake.calls == []
+
+
 def test_an_interrupted_download_is_continued(
     fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ def test_likelihood_equals_decoding(sampling: Sampling) -> None:
     assert float(found.excluded) == 0
 
 
-@pytest.mark.parametrize("truncation", [{"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.0}])
+@pytest.mark.parametrize("truncation", [{"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.0}, {"temperature": 1e-7}])
 def test_what_truncation_excludes_is_counted_and_priced_by_the_whole_law(truncation: dict[str, float]) -> None:
     """Pictures drawn freely: the excluded codes are those that a truncated run could not have drawn."""
     backbone = ToyBackbone(3, 4, dtype=torch.float64, sharpness=1.0)
@@ -41,3 +41,20 @@ def test_what_truncation_excludes_is_counted_and_priced_by_the_whole_law(truncat
     assert 0.1 < float(bound.excluded.mean()) < 0.95
     allowed = generate(backbone, "ab", schedule=AR(), seed=1, sampling=Sampling(**truncation)).tokens  # type: ignore[arg-type]
     assert float(likelihood(backbone, allowed, ["ab"], Sampling(**truncation)).excluded) == 0  # type: ignore[arg-type]
+
+
+def test_codes_that_the_backbone_itself_excludes() -> None:
+    """Minus infinity on both sides of guidance must not become NaN, as it does not in decoding."""
+    backbone = ToyBackbone(2, 3, dtype=torch.float64)
+    logits = backbone.logits
+
+    def without_the_first(features: torch.Tensor) -> torch.Tensor:
+        return logits(features).index_fill(-1, torch.tensor([0]), -torch.inf)
+
+    backbone.logits = without_the_first  # type: ignore[method-assign]
+    guided = Sampling(guidance=2.0)
+    tokens = generate(backbone, "ab", schedule=AR(), sampling=guided).tokens
+    assert (tokens > 0).all()
+    found = likelihood(backbone, tokens, ["ab"], guided)
+    assert found.nll.isfinite().all()
+    assert float(found.excluded) == 0

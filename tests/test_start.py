@@ -66,6 +66,9 @@ def test_figures_are_about_what_was_drawn() -> None:
     seconds = got.report.seconds["total"] - got.report.seconds["pixels"]
     assert got.report.tokens_per_second == pytest.approx(2 * cols / seconds)
     assert f"for {cols} codes behind {rows - 1} kept rows" in report_text(got)
+    by_tokens = report_text(draw(backbone, Rolling(window_tokens=4)))
+    assert "window tokens 4" in by_tokens
+    assert "window rows" not in by_tokens
 
 
 @every_schedule

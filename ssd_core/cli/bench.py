@@ -35,6 +35,8 @@ def bench(options: BenchOptions) -> None:
     prompts = read_prompts(options.prompts, options.layout == "dpg", options.limit)
     backbone = load_model(options.model, options.device, options.dtype, options.threads)
     check_readable(prompts, backbone)
+    if options.negative:
+        check_readable([BenchPrompt(options.negative, None, "", "--negative")], backbone)
     sampling = _sampling(options, backbone)
     grid = backbone.check_grid(options.size or backbone.default_grid)
     if options.layout == "dpg":

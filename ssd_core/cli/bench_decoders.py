@@ -61,9 +61,13 @@ def read_decoder(text: str) -> BenchDecoder:
         return BenchDecoder(name)
     if name not in SCHEDULES:
         raise SSDError(f"--decoders: {name} takes no settings, got {rest!r}; use {', '.join(SCHEDULES)}")
-    settings = dict(_setting(name, part) for part in rest.split(","))
+    pairs = [_setting(name, part) for part in rest.split(",")]
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
+        raise SSDError(f"--decoders: {text!r} sets something twice; give every setting once")
     drafts = cast(DraftsName, settings.pop(DRAFTS_KEY, "auto"))
-    decoder = BenchDecoder(name, tuple(settings.items()), drafts)
+    order = [field.name for field in fields(SCHEDULES[name])]  # the same folder however they were written
+    decoder = BenchDecoder(name, tuple(sorted(settings.items(), key=lambda pair: order.index(pair[0]))), drafts)
     decoder.schedule("cpu")  # an impossible value is refused before a model is loaded
     return decoder
 

@@ -59,7 +59,8 @@ class PictureFolder:
         for file, picture in zip(files, pictures, strict=True):
             data = io.BytesIO()
             Image.fromarray(picture).save(data, format="PNG")
-            write(file, data.getvalue())
+            # A killed process must not leave anything in a folder whose files are all taken for pictures.
+            write(file, data.getvalue(), by_way_of=self.path.parent)
 
 
 def grid_of(pictures: Sequence[Picture]) -> Picture:

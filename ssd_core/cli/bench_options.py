@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..errors import SSDError
 from ..graphs import GRAPHS, GraphsChoice
 from .bench_decoders import NAMES, BenchDecoder, read_decoder
-from .values import not_negative, positive, size, threads, whole
+from .values import batch, not_negative, positive, size, threads, whole
 
 EPILOG = f"""\
 PROMPTS is a JSONL file, one object with a "prompt" a line (GenEval's evaluation_metadata.jsonl is one), or a folder of
@@ -82,7 +82,7 @@ def add_bench(commands: Any) -> None:
     add("--layout", choices=("geneval", "dpg"), default="geneval", help="folders as which evaluator expects them")
     add("--decoders", nargs="+", default=["ar", "exact"], metavar="NAME", help="default: ar exact")
     add("--images", type=whole(1, 10_000), default=4, metavar="N", help="pictures a prompt (default: 4)")
-    add("--batch", type=whole(1), default=1, metavar="N", help="pictures at once: more take less time each, but "
+    add("--batch", type=batch, default=1, metavar="N", help="pictures at once: more take less time each, but "
         "their timings are a batch's (default: 1)")  # fmt: skip
     add("--seed", type=whole(0, 2**64 - 1), default=0, help="picture k of prompt i uses seed + i*N + k (default: 0)")
     add("--limit", type=whole(1), metavar="N", help="only the first N prompts")

@@ -33,7 +33,7 @@ def read_prompts(path: Path, named: bool, limit: int | None) -> list[BenchPrompt
             raise SSDError(f"{path} holds no .txt files; expected one prompt in each, or give a JSONL file")
         return prompts
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise SSDError(
             f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
@@ -58,7 +58,7 @@ def check_readable(prompts: list[BenchPrompt], backbone: Backbone) -> None:
 
 def _of_text(file: Path, named: bool) -> BenchPrompt:
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = file.read_text(encoding="utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise SSDError(
             f"{file} is no text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"

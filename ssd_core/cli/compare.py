@@ -36,7 +36,8 @@ def compare(options: GenerateOptions) -> None:
             recorder = RowsRecorder()
             setup.draw(schedule_of(options), recorder.on_rows)
             gif = recorder.gif_bytes(setup.backbone)
-    files = save(setup, comparison.ssd, target) + save(setup, comparison.plain, target, mark="-ar")
+    files = save(setup, comparison.ssd, target)
+    files += save(setup, comparison.plain, target, beside=files)
     if options.rows_gif is not None and gif is not None:
         files.append(write(options.rows_gif, gif))
     if options.json:

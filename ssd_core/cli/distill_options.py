@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..distill.samples import Part
 from ..distill.settings import TrainSettings
 from ..errors import SSDError
-from .values import not_negative, positive, share, size, threads, whole
+from .values import batch, not_negative, pictures, positive, share, size, threads, whole
 
 EPILOG = """\
 examples:
@@ -139,9 +139,9 @@ def _add_collect(steps: Any) -> None:
     add = _step(steps, "collect", "draw pictures with the frozen model; a killed call goes on where it was")
     add("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for the shards of tokens")
     add("--prompts", type=Path, metavar="FILE", help=".txt, .jsonl or .csv (default: starter prompts)")
-    add("--pictures", type=whole(1), default=64, metavar="N", help="pictures of each size (default: 64)")
+    add("--pictures", type=pictures, default=64, metavar="N", help="pictures of each size (default: 64)")
     add("--size", type=size, action="append", metavar="ROWSxCOLS", help="repeatable (default: the model's own)")
-    add("--batch", type=whole(1), default=8, metavar="N", help="pictures at once, which make one shard (default: 8)")
+    add("--batch", type=batch, default=8, metavar="N", help="pictures at once, which make one shard (default: 8)")
     add("--empty", type=share, default=0.1, metavar="SHARE", help="pictures with an empty prompt (default: 0.1)")
     add("--seed", type=whole(0), default=0, help="picture k of a size uses seed + k (default: 0)")
     add("--mode", choices=("ar", "exact"), default="ar", help="plain decoding, or exact mode: the same distribution, "
@@ -175,8 +175,8 @@ def _add_train(steps: Any) -> None:
     add("--epochs", type=positive, metavar="E", help=f"times through the pictures (default: {default.epochs:g})")
     add("--steps", type=whole(1), metavar="N", help="optimizer steps, instead of epochs")
     add("--minutes", type=positive, metavar="M", help="time of training, instead of epochs")
-    add("--batch", type=whole(1), metavar="N", help=f"pictures of a step, all processes (default: {default.batch})")
-    add("--micro-batch", type=whole(1), default=1, metavar="N", help="pictures of a forward; memory (default: 1)")
+    add("--batch", type=batch, metavar="N", help=f"pictures of a step, all processes (default: {default.batch})")
+    add("--micro-batch", type=batch, default=1, metavar="N", help="pictures of a forward; memory (default: 1)")
     add("--lr", dest="learning_rate", type=positive, help=f"first learning rate (default: {default.learning_rate:g})")
     add("--last-lr", dest="last_learning_rate", type=not_negative,
         help=f"last one (default: {default.last_learning_rate:g})")  # fmt: skip
@@ -199,7 +199,7 @@ def _add_evaluate(steps: Any) -> None:
     add = _step(steps, "evaluate", "measure heads and write the recommended preset into their file")
     add("heads", type=Path, metavar="FILE", help="the heads file")
     add("--prompts", type=Path, metavar="FILE", help=".txt, .jsonl or .csv (default: starter prompts)")
-    add("--pictures", type=whole(1), default=4, metavar="N", help="pictures of each schedule (default: 4)")
+    add("--pictures", type=pictures, default=4, metavar="N", help="pictures of each schedule (default: 4)")
     add("--size", type=size, metavar="ROWSxCOLS", help="default: the model's own")
     add("--seed", type=whole(0), default=10**9, help="of the first picture; not those of training (default: 10^9)")
     add("--json", action="store_true", help="print one JSON object")

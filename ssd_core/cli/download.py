@@ -43,7 +43,11 @@ def offer_text(wanted: Offer) -> str:
 def _agreed(wanted: Offer) -> bool:
     if not sys.stdin.isatty():
         raise SSDError("nobody can be asked here; give --yes to agree to size and licence")
-    answer = input(f"Download {gigabytes(wanted.bytes)} under this licence? [y/N] ")
+    try:
+        answer = input(f"Download {gigabytes(wanted.bytes)} under this licence? [y/N] ")
+    except EOFError:  # Ctrl-D
+        print()
+        return False
     return answer.strip().lower() in ("y", "yes")
 
 

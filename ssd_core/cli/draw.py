@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from .files import Target, picture_name, png_bytes
 from .progress import ProgressBar
 from .rows_gif import RowsRecorder
 from .setup import Setup, load, schedule_of
+
+PLAIN_MARK = "-ar"
+"""Behind the name of plain decoding's picture."""
 
 
 def draw(options: GenerateOptions) -> None:
@@ -47,7 +51,8 @@ def prepare_outputs(options: GenerateOptions) -> Target:
     """Read `-o` and create the folders of all outputs, so that a bad path fails before the drawing."""
     target = Target.read(options.output)
     more = [file for file in (options.tokens_out, options.rows_gif) if file is not None]
-    names = [file.resolve() for file in [*more, *([target.path] if target.is_file else [])]]
+    pictures = _picture_files(options, target) if target.is_file and more else []
+    names = [file.resolve() for file in [*more, *pictures]]
     if len(set(names)) < len(names):
         raise SSDError("two of -o, --tokens-out and --rows-gif name one file; give each its own")
     target.make_folder()
@@ -59,13 +64,23 @@ def prepare_outputs(options: GenerateOptions) -> Target:
     return target
 
 
-def save(setup: Setup, result: Generation, target: Target, mark: str = "") -> list[Path]:
-    """Write every picture, and the tokens if asked for. `mark` goes into the pictures' names."""
+def _picture_files(options: GenerateOptions, target: Target) -> list[Path]:
+    """What `save` will write where `-o` names a file."""
+    of = len(options.prompts) * options.batch
+    marks = ["", PLAIN_MARK] if options.compare else [""]
+    return [target.file(number, of, mark) for mark in marks for number in range(1, of + 1)]
+
+
+def save(setup: Setup, result: Generation, target: Target, beside: Sequence[Path] = ()) -> list[Path]:
+    """Write every picture, and the tokens if asked for. `beside`: the files of the pictures that these, plain
+    decoding's, belong to and are named after."""
     pictures = setup.pictures()
+    mark = PLAIN_MARK if beside else ""
     files = []
     for number, (prompt, seed) in enumerate(pictures, start=1):
         data = png_bytes(result.images[number - 1], prompt, settings_of(result, prompt, seed))
-        files.append(target.save(data, picture_name(prompt, seed), number, len(pictures), mark))
+        name = beside[number - 1].stem if beside else picture_name(prompt, seed)
+        files.append(target.save(data, name, number, len(pictures), mark))
     if setup.options.tokens_out is not None and not mark:
         files.append(save_tokens(setup.options.tokens_out, tokens_of(result)))
     return files

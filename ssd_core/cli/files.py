@@ -29,9 +29,12 @@ class Target:
     @classmethod
     def read(cls, text: str) -> Target:
         """`-o`'s argument: a name that ends in .png is a file, one without an ending (or a folder) is a folder."""
-        path = Path(text).expanduser()
         if not text.strip():
             raise SSDError("-o: got an empty name, expected a name ending in .png or a folder")
+        try:
+            path = Path(text).expanduser()
+        except RuntimeError as error:  # ~nobody/…
+            raise SSDError(f"-o: got {text!r}, whose home folder is not known; write the path in full") from error
         if text.endswith(("/", os.sep)) or path.is_dir():
             return cls(path, is_file=False)
         if path.suffix.lower() == ".png":
@@ -46,11 +49,15 @@ class Target:
         folder.mkdir(parents=True, exist_ok=True)
         check_folder(folder)
 
+    def file(self, number: int, of: int, mark: str = "") -> Path:
+        """The file of picture `number` (from 1) `of` several, where the target is a file."""
+        part = f"{mark}-{number}" if of > 1 else mark
+        return self.path.with_name(f"{self.path.stem}{part}{self.path.suffix}")
+
     def save(self, data: bytes, name: str, number: int, of: int, mark: str = "") -> Path:
         """Write picture `number` (from 1) `of` several; `name` serves in a folder. Returns the path written."""
         if self.is_file:
-            part = f"{mark}-{number}" if of > 1 else mark
-            return write(self.path.with_name(f"{self.path.stem}{part}{self.path.suffix}"), data)
+            return write(self.file(number, of, mark), data)
         return write_new(self.path, f"{name}{mark}", ".png", data)
 
 

@@ -13,6 +13,7 @@ from ..graphs import GRAPHS
 from ..hub import PUBLISHED
 from .bench_options import add_bench
 from .distill_options import add_distill
+from .values import batch as _batch
 from .values import real as _real
 from .values import size as _size
 from .values import threads as _threads
@@ -82,7 +83,7 @@ def _add_inspect(commands: argparse._SubParsersAction[_Parser]) -> None:
     add = command.add_argument
     add("model", metavar="NAME|DIR", help="model name or folder")
     add("--heads", type=Path, action="append", default=[], metavar="FILE|DIR", help="heads to check; repeatable")
-    add("--batch", type=_whole(1), default=1, metavar="N", help="pictures at once, for the memory (default: 1)")
+    add("--batch", type=_batch, default=1, metavar="N", help="pictures at once, for the memory (default: 1)")
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -167,7 +168,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--top-p", type=_real("a number above 0 and at most 1", lambda v: 0 < v <= 1), metavar="P", help="1 is off")
     add("--negative", default="", metavar="PROMPT", help="what to steer away from; needs --cfg above 1")
     add("--seed", type=_whole(0, MAX_SEED), default=0, help="picture k of a call uses seed + k (default: 0)")
-    add("--batch", type=_whole(1), default=1, metavar="N", help="pictures of the one prompt (default: 1)")
+    add("--batch", type=_batch, default=1, metavar="N", help="pictures of the one prompt (default: 1)")
     add(
         "--size",
         type=_size,

@@ -46,6 +46,8 @@ def size(text: str) -> tuple[int, int]:
     return int(match.group(1)), int(match.group(2))
 
 
+# More are a slip of the finger, which should not have to run out of memory to be noticed.
+batch, pictures = whole(1, 10_000), whole(1, 10_000_000)
 threads = whole(1, max(64, os.cpu_count() or 1))  # torch does not survive thousands
 not_negative = real("a number from 0 up", lambda value: value >= 0)
 positive = real("a number above 0", lambda value: value > 0)

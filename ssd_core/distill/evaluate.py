@@ -129,7 +129,7 @@ def evaluate(
                 on_run(done, total, name)
             for _ in range(2 if done == 0 else 1):  # the first picture of a process is slow
                 drawn = generate(
-                    backbone, prompt, heads=heads, schedule=schedule, sampling=sampling, seed=seed + number,
+                    backbone, prompt, heads=heads, schedule=schedule, sampling=sampling, seed=(seed + number) % 2**64,
                     grid=grid, should_stop=should_stop,
                 )  # fmt: skip
             done += 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..families.base import Backbone
-from ..sampling import Sampling, guide, truncate
+from ..sampling import Sampling, target_weights
 from .features import feature_grid
 from .samples import Samples
 
@@ -20,8 +20,7 @@ _VALUES_AT_ONCE = 2**24
 
 def log_distribution(backbone: Backbone, features: Tensor, sampling: Sampling) -> Tensor:
     """Features [guidance_rows, n, hidden] -> log-probabilities [n, codes] after guidance and truncation."""
-    guided = guide(backbone.logits(features), sampling.guidance, sampling.guidance_rows)[0]
-    return truncate(guided, sampling).log_softmax(-1)
+    return target_weights(backbone.logits(features), sampling)[0].log_softmax(-1)
 
 
 def chunks(total: int, backbone: Backbone, sampling: Sampling) -> list[slice]:
@@ -51,7 +50,7 @@ class Likelihood:
 @torch.inference_mode()
 def likelihood(backbone: Backbone, tokens: Tensor, prompts: Sequence[str], sampling: Sampling) -> Likelihood:
     """How likely codes int64 [n, rows, cols] are under plain decoding with ``sampling``, each given those before it."""
-    whole = replace(sampling, temperature=sampling.temperature if sampling.temperature > 0 else 1.0, top_k=0, top_p=1.0)
+    whole = replace(sampling, temperature=1.0 if sampling.greedy else sampling.temperature, top_k=0, top_p=1.0)
     nll, excluded = [], []
     for picture, prompt in zip(tokens, prompts, strict=True):
         one = Samples(picture[None], [prompt])
@@ -59,10 +58,10 @@ def likelihood(backbone: Backbone, tokens: Tensor, prompts: Sequence[str], sampl
         features, codes = features.flatten(1, 3), picture.flatten().to(features.device)
         logs, drawable = [], []
         for part in chunks(len(codes), backbone, sampling):
-            guided = guide(backbone.logits(features[:, part]), sampling.guidance, sampling.guidance_rows)[0]
+            logits = backbone.logits(features[:, part])
             at = codes[part, None]
-            logs.append(truncate(guided, whole).log_softmax(-1).gather(-1, at))
-            drawable.append(truncate(guided, sampling).gather(-1, at) > -math.inf)
+            logs.append(target_weights(logits, whole)[0].log_softmax(-1).gather(-1, at))
+            drawable.append(target_weights(logits, sampling)[0].gather(-1, at) > -math.inf)
         nll.append(-torch.cat(logs).float().mean())
         excluded.append(1 - torch.cat(drawable).float().mean())
     return Likelihood(torch.stack(nll).cpu(), torch.stack(excluded).cpu())

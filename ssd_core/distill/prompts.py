@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -85,11 +86,11 @@ def check_prompts(backbone: Backbone, prompts: Sequence[str], origin: str) -> No
 
 
 def _lines(text: str, path: Path) -> Iterator[str]:
-    yield from text.splitlines()
+    yield from text.split("\n")  # splitlines also cuts at characters that prompts may hold
 
 
 def _jsonl(text: str, path: Path) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -108,7 +109,7 @@ def _jsonl(text: str, path: Path) -> Iterator[str]:
 
 def _csv(text: str, path: Path) -> Iterator[str]:
     try:
-        rows = list(csv.reader(text.splitlines(keepends=True), strict=True))
+        rows = list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
         raise SSDError(f"{path} is not a csv table: {error}") from error
     rows = [row for row in rows if row]
