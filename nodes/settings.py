@@ -79,4 +79,4 @@ def check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
 
 def prompt_lines(text: str) -> list[str]:
     """The prompts of a text, one a line, empty lines left out."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in text.split("\n") if line.strip()]

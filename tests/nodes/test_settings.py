@@ -80,3 +80,7 @@ def test_every_widget_sets_its_own_value(settings, backbone):
 def test_values_that_cannot_work_are_refused_by_the_widgets_name(pack, settings, backbone, name, values):
     with pytest.raises(pack("errors").NodeError, match=f"^{name} must be -1 "):
         settings.sampling(backbone, *values)
+
+
+def test_prompts_are_lines_and_only_line_ends_end_them(settings):
+    assert settings.prompt_lines(" a cat\r\n\n \na\u2028dog\x0c on grass") == ["a cat", "a\u2028dog\x0c on grass"]
