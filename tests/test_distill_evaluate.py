@@ -99,6 +99,9 @@ def test_evaluation_of_perfect_and_of_useless_heads() -> None:
     assert rows["exact, 2 rows"].forwards < 12
     assert rows["exact, 4 rows"].equal == rows["exact, 1 rows"].equal == 1.0
     useless = evaluate(backbone, toy_heads(backbone, 0, 1), ["a", "b"], seed=3)
+    assert len(evaluate(backbone, toy_heads(backbone, 0, 1), ["a", "b"], seed=2**64 - 1).schedules) > 1
+    with pytest.raises(SSDError, match="seed must be from 0"):
+        evaluate(backbone, toy_heads(backbone, 0, 1), ["a"], seed=2**64)
     assert useless.acceptance["vertical 1"] < perfect.acceptance["vertical 1"] - 0.3
     assert {row.name: row for row in useless.schedules}["exact, 2 rows"].equal == 1.0
     text = schedules_table(perfect) + acceptance_table(perfect.acceptance)

@@ -12,6 +12,7 @@ from ..errors import ShouldStop, SSDError
 from ..families.base import Backbone
 from ..generation import generate
 from ..heads import SpatialHeads
+from ..noise import image_seeds
 from ..presets import BALANCED_TOLERANCE
 from ..sampling import Sampling
 from ..schedule import AR, Rolling, Rounds, Schedule
@@ -110,13 +111,15 @@ def evaluate(
     """Draws every prompt with every schedule, one picture at a time, and measures.
 
     Acceptance is measured on the pictures of plain decoding. ``on_run(done, of, schedule)`` is called before each
-    picture. Raises StopRequested when ``should_stop`` said so.
+    picture; prompt k is drawn with ``seed + k`` modulo 2**64. Raises SSDError for what is no seed, StopRequested when
+    ``should_stop`` said so.
     """
     if not prompts:
         raise SSDError("there are no prompts to evaluate with; give at least one")
     grid = backbone.check_grid(grid or backbone.default_grid)
     sampling = sampling or backbone.default_sampling
     schedules = candidates(heads, grid)
+    seeds = image_seeds(seed, len(prompts))
     total, done = len(schedules) * len(prompts), 0
     plain = torch.empty(0)
     acceptance: dict[str, float] = {}
@@ -129,7 +132,7 @@ def evaluate(
                 on_run(done, total, name)
             for _ in range(2 if done == 0 else 1):  # the first picture of a process is slow
                 drawn = generate(
-                    backbone, prompt, heads=heads, schedule=schedule, sampling=sampling, seed=(seed + number) % 2**64,
+                    backbone, prompt, heads=heads, schedule=schedule, sampling=sampling, seed=seeds[number],
                     grid=grid, should_stop=should_stop,
                 )  # fmt: skip
             done += 1
