@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import io
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -19,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .auto import clock_of
 from .families.base import Backbone
 from .generation import Generation
 from .report import RowsEvent
@@ -55,13 +55,15 @@ class Preview:
         grid: tuple[int, int],
         batch: int,
         keep_rows: int = 0,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """``clock``: seconds that count as spent; by default ``clock_of`` the device, so that a busy machine does not
+        use up the view's share."""
         self._backbone = backbone
         self._grid = grid
         self._batch = batch
         self._kept = keep_rows * grid[1]
-        self._clock = clock
+        self._clock = clock or clock_of(backbone.device.type)
         self._spent = 0.0
         self._pixels: list[Tensor | None] = [None] * min(batch, MOST_IMAGES)  # uint8 [height so far, width, 3]
         self._rows = [0] * len(self._pixels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 
 from ssd_core import AR, Backbone, Generation, Rolling, RowsEvent, generate, load_backbone, load_heads
-from ssd_core.preview import MOST_IMAGES, SHARE, Preview
+from ssd_core.preview import MOST_IMAGES, SHARE, Preview, _paces
 
 
 def pixels_of(url: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -116,6 +117,20 @@ def test_a_slow_pixel_decoder_means_fewer_updates(tiny_model: Path, cost: float)
     looks = sum(bool(image["picture"]) for event in shown[:-1] for image in event["images"])
     assert looks <= 1
     assert shown[-1]["images"][0]["picture"]["rows"] == 6
+
+
+def test_other_programs_do_not_use_up_the_share(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While others have the processor, on one thread, nothing counts as spent."""
+    backbone = load_backbone(tiny_model)
+    decode = backbone.decode_pixels
+
+    def waiting(codes: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.2)
+        return decode(codes)
+
+    monkeypatch.setattr(backbone, "decode_pixels", waiting)
+    Preview(backbone, (6, 6), 1).begin()
+    assert _paces[backbone] * backbone.codes < 0.1
 
 
 def test_a_begin_that_failed_is_made_up_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
