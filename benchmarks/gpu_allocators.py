@@ -73,6 +73,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.device.type == "cpu":
         torch.set_num_threads(1)
+    else:
+        torch.cuda.set_device(options.device)
     result = check_strictly((TOY if options.toy else FULL)[options.model], options.device)
     backend = torch.cuda.get_allocator_backend() if options.device.type == "cuda" else options.device.type
     reserved = torch.cuda.max_memory_reserved() if options.device.type == "cuda" else None

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ssd_core import Backbone, SSDError
+from ssd_core.attention_kernels import without_cudnn_attention
 
 from .gpu_budget import Allowance
 from .gpu_forward import start_of, timed, widths_of
@@ -26,7 +27,9 @@ from .plain_steps import Forwards
 
 WIDTHS = ("K = 1", "1 row")
 LIBRARY = "torch's choice"
-"""What the library gets, since it asks for no backend."""
+"""What the library gets: it asks for no backend, only for any but cuDNN's."""
+PRODUCTS = "matrix products"
+"""Attention as three calls for each sequence, which read keys and values once and write the logits out."""
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -63,7 +66,7 @@ def attention_backends(backbone: Backbone, grid: tuple[int, int], allowed: Allow
     stream, device = backbone.stream(grid), backbone.device
     forwards = Forwards(backbone, PROMPT, grid, graphed=True)
     widths = {name: width for name, width in widths_of(stream).items() if name in WIDTHS}
-    names = [LIBRARY, *(_ON_CPU if device.type == "cpu" else _BACKENDS)]
+    names = [LIBRARY, PRODUCTS, *(_ON_CPU if device.type == "cpu" else _BACKENDS)]
     rest = 2 * len(widths) * len(names)
     results: dict[str, Any] = {}
     for width_name, width in widths.items():
@@ -84,13 +87,33 @@ def attention_backends(backbone: Backbone, grid: tuple[int, int], allowed: Allow
     return results
 
 
+def by_products(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """``scaled_dot_product_attention`` of [sequences, heads, q or keys, head_dim], softmax in float32.
+
+    Sequence by sequence, so that heads are the batch and no view of the cache is copied.
+    """
+    scale = queries.shape[-1] ** -0.5
+    out = torch.empty_like(queries)
+    for index, (query, key, value) in enumerate(zip(queries, keys, values, strict=True)):
+        nothing = query.new_zeros(1, 1, 1)
+        mask = nothing if attn_mask is None else attn_mask[index if len(attn_mask) > 1 else 0]
+        logits = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scale)
+        torch.bmm(logits.softmax(-1, dtype=torch.float32).to(value.dtype), value, out=out[index])
+    return out
+
+
 def _backend_time(noted: _Noted, name: str, masked: bool, device: torch.device, seconds: float) -> dict[str, Any]:
     """Milliseconds of all calls by one backend, as ``timed`` gives them, or why it does not take them."""
-    chosen: AbstractContextManager[Any] = nullcontext() if name == LIBRARY else sdpa_kernel(_BACKENDS[name])
+    chosen: AbstractContextManager[Any] = nullcontext()
+    if name == LIBRARY:
+        chosen = without_cudnn_attention(device)
+    elif name in _BACKENDS:
+        chosen = sdpa_kernel(_BACKENDS[name])
 
     def work() -> Tensor:
+        attend = by_products if name == PRODUCTS else F.scaled_dot_product_attention
         for tensors, mask in noted.calls:
-            out = F.scaled_dot_product_attention(*tensors, attn_mask=mask if masked else None)
+            out = attend(*tensors, attn_mask=mask if masked else None)
         return out
 
     with warnings.catch_warnings(record=True) as told, chosen:

@@ -51,7 +51,8 @@ def captured(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable
             work()
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    current = torch.cuda.stream(torch.cuda.current_stream(device))  # a capture that fails at its end stays on its own
+    with current, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
         out = work()
     return graph.replay, out
 

@@ -98,6 +98,7 @@ def facts_of(device: torch.device, toy: bool, dtype: torch.dtype) -> Data:
         "driver": None,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "cudnn": None,
         "transformers": release,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -106,7 +107,10 @@ def facts_of(device: torch.device, toy: bool, dtype: torch.dtype) -> Data:
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        facts |= {"device": properties.name, "device_bytes": properties.total_memory, "driver": _driver()}
+        facts |= {
+            "device": properties.name, "device_bytes": properties.total_memory, "driver": _driver(),
+            "cudnn": torch.backends.cudnn.version(),
+        }  # fmt: skip
     return facts
 
 

@@ -4,6 +4,7 @@ Janus: both guidance rows in one batch, a static cache, as ``JanusForConditional
 Lumina-mGPT: guidance through ``generate(guidance_scale=...)``, which feeds the unconditional row by itself: two
 forwards a token, a growing cache for each. The same loop with both rows in one batch is timed too. What ``generate``
 does besides (processors, stopping rules, masks of allowed tokens) is left out: the real loop is slower than this one.
+So is cuDNN's attention (``gpu.py`` switches it off for all), which would make a plan for every length of the cache.
 """
 
 from __future__ import annotations

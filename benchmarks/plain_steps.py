@@ -46,6 +46,9 @@ class PlainReplays(CaptureBackend):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def trim(self) -> None:
+        pass  # there are no graphs
+
 
 class _Holds:
     """Keeps the latest step, its shape and its numbers instead of carrying it out."""

@@ -5,7 +5,10 @@ It knows neither pictures nor when to capture what (``graphs.py``).
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import logging
+import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -21,6 +24,7 @@ from .runner import StepFunction
 Replay = Callable[[], None]
 """Does a captured step again, with the numbers that its buffer holds by now."""
 
+_log = logging.getLogger(__name__)
 _one_capture = threading.Lock()
 """PyTorch takes one capture at a time, of all in the process, and nobody waits for the device during one."""
 _STREAMS = 32
@@ -60,6 +64,10 @@ class CaptureBackend(ABC):
     def wait(self) -> None:
         """Until the device has done what steps asked of it: no replay may be dropped earlier."""
 
+    @abstractmethod
+    def trim(self) -> None:
+        """Gives the device the memory back that dropped replays had, where that does not happen by itself."""
+
 
 class CudaCapture(CaptureBackend):
     """CUDA graphs that share one memory pool: they run one after the other and leave nothing in it."""
@@ -87,13 +95,16 @@ class CudaCapture(CaptureBackend):
             step(numbers)
 
     def capture(self, step: StepFunction, numbers: Tensor) -> Replay:
-        if not self._alive:  # the memory of a pool without graphs is given back, and its name is used up
+        first = not self._alive
+        if first:  # the memory of a pool without graphs is given back, and its name is used up
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         # torch.cuda.graph would also collect garbage and empty the allocator's cache, a tenth of a second each time.
         # Thread-local: what other threads do on the device meanwhile is none of this capture's business.
         with _one_capture, _no_collection():
             self._synchronize()
+            if first:  # in a capture the allocator cannot fall back on what it has cached, as what steps aside left
+                torch.cuda.empty_cache()
             try:
                 with self._on_stream():
                     graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -116,8 +127,9 @@ class CudaCapture(CaptureBackend):
         Random numbers that anybody in the process draws on the device would then fail; a capture that ends well sets
         the generator right.
         """
-        with suppress(Exception):  # no public call does this; where the capture did end, there is nothing to do
-            torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
+        with suppress(RuntimeError):  # where the capture did end, PyTorch has done both
+            _end_allocation(self.device.index, self._pool)
+            torch._C._cuda_releasePool(self.device.index, self._pool)
         spot = torch.zeros(1, device=self.device)
         with _choosing:
             stream = _stream_of_its_own(self.device)
@@ -130,6 +142,10 @@ class CudaCapture(CaptureBackend):
     def wait(self) -> None:
         with _one_capture:
             self._synchronize()
+
+    def trim(self) -> None:
+        if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
+            trim_graph_memory(self.device.index)
 
     def _synchronize(self) -> None:
         """Not for the whole device, which would break captures by others, who do not know of this lock."""
@@ -158,6 +174,30 @@ def _stream_of_its_own(device: torch.device) -> torch.cuda.Stream:
         if stream not in taken:
             break
     return stream
+
+
+def _end_allocation(device: int, pool: Any) -> None:
+    """No public call does this. Raises RuntimeError where nothing is being allocated to the pool."""
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is None:  # before torch 2.8
+        end = torch._C._cuda_endAllocateCurrentStreamToPool  # type: ignore[attr-defined]
+    end(device, pool)
+
+
+def trim_graph_memory(ordinal: int) -> None:
+    """Asks the driver to let go of what it keeps for graphs whose memory is the driver's own, which PyTorch cannot.
+
+    With cudaMallocAsync a graph allocates by itself, from memory that stays mapped after the graph is destroyed.
+    """
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError as error:
+        _log.warning("memory of dropped CUDA graphs stays reserved: %s", error)
+        return
+    device = ctypes.c_int()
+    failed = driver.cuDeviceGet(ctypes.byref(device), ordinal) or driver.cuDeviceGraphMemTrim(device)
+    if failed:
+        _log.warning("memory of dropped CUDA graphs stays reserved: the driver answers %d", failed)
 
 
 @contextmanager

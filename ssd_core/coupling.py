@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .noise import ACCEPT, DRAFT, RESAMPLE, Noise
 from .runner import NewTensor, new_tensor
+from .sampling import running_sum
 from .stream import Stream
 
 
@@ -163,7 +164,7 @@ def inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
 
     Weights that are no numbers give a valid index too.
     """
-    cumulative = weights.cumsum(-1)
+    cumulative = running_sum(weights)
     total = cumulative[:, -1:].contiguous()
     index = torch.searchsorted(cumulative, uniform[:, None].to(total.dtype) * total, right=True)
     last = torch.searchsorted(cumulative, total)  # the last code with any weight: rounding must not pass it

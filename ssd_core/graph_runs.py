@@ -144,7 +144,12 @@ class GraphRunner(Runner):
             self._unsettled += 1
             step(known.numbers)
         elif known.replay is not None and known.checked:
-            known.replay()
+            try:
+                known.replay()
+            except RuntimeError as error:  # a launch that was refused did nothing
+                self._give_up(f"a graph could not be replayed ({_line(error)})")
+                step(known.numbers)
+                return
             self._replays += 1
         else:
             self._unsettled += 1
@@ -198,12 +203,14 @@ class GraphRunner(Runner):
             self._give_up(f"no memory to check a graph ({_line(error)})")
             return
         assert known.replay is not None
-        known.replay()
-        self._replays += 1
         try:
+            known.replay()
+            self._replays += 1
             problem = check.problem()
         except torch.OutOfMemoryError as error:
             reason = f"no memory to check a graph ({_line(error)})"
+        except RuntimeError as error:  # some allocators find memory for a graph no earlier than at its launch
+            reason = f"a graph could not be replayed ({_line(error)})"
         else:
             if problem is None:
                 known.checked = True
@@ -263,7 +270,6 @@ _FLAGS: tuple[Callable[[], Hashable], ...] = (
     lambda: _cuda.flash_sdp_enabled(),
     lambda: _cuda.mem_efficient_sdp_enabled(),
     lambda: _cuda.math_sdp_enabled(),
-    lambda: _cuda.cudnn_sdp_enabled(),
 )
 """What of torch's own settings decides which kernels a step takes."""
 

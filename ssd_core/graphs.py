@@ -122,6 +122,8 @@ class Graphs:
                 self._unwanted.clear()
                 self.forget()
                 self._tensors.clear()
+                if self._backend is not None:
+                    self._backend.trim()
         finally:
             self._busy.release()
         if self._unwanted.is_set():  # wished for between the question and the release

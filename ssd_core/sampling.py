@@ -87,6 +87,17 @@ def target_weights(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     return truncate(guided, sampling), trouble
 
 
+def running_sum(weights: Tensor) -> Tensor:
+    """Sums of ``weights`` [..., codes] along each row, the same ones for a row whether it comes alone or with others.
+
+    CUDA sums a tensor of one row by another method, whose rounding changes from call to call and which may fall from
+    one entry to the next: a code of weight 0 could be drawn there.
+    """
+    if weights.is_cuda and weights.numel() == weights.shape[-1]:
+        return torch.stack((weights, weights)).cumsum(-1)[0]
+    return weights.cumsum(-1)
+
+
 def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     """Applies temperature, top-k and top-p to ``logits`` [..., codes]; returns unnormalised log-weights.
 
@@ -104,7 +115,7 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         ordered, order = logits.sort(dim=-1, descending=True)
         weights = ordered.softmax(-1)
-        above = weights.cumsum(-1) - weights  # mass of the codes that are more likely
+        above = running_sum(weights) - weights  # mass of the codes that are more likely
         least = max(sampling.top_p, torch.finfo(torch.float32).tiny)  # the likeliest code stays
         drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, order, above >= least)
         logits = logits.masked_fill(drop, -math.inf)

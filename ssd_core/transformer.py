@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attention_kernels import without_cudnn_attention
 from .runner import NewTensor, new_tensor
 
 Rotary = tuple[Tensor, Tensor]
@@ -242,8 +243,9 @@ class Decoder(nn.Module):
         With ``cache`` and ``window`` the queries' keys and values are stored first and then attended to; without
         them it is plain causal attention over the q positions (training).
         """
-        for index, layer in enumerate(self.layers):
-            x = layer(x, rotary, index, cache, window)
+        with without_cudnn_attention(x.device):
+            for index, layer in enumerate(self.layers):
+                x = layer(x, rotary, index, cache, window)
         return x
 
     def first_nonfinite(self, x: Tensor, rotary: Rotary, cache: KVCache, window: CacheWindow) -> str | None:

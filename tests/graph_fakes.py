@@ -167,8 +167,8 @@ class Workspace:
 
 
 class FakeCapture(CaptureBackend):
-    """Captures on the CPU. ``log``: what was asked of it. ``fail``: called before each capture, may raise;
-    ``damage``: called after each replay with its number from 1, may spoil what it left.
+    """Captures on the CPU. ``log``: what was asked of it. ``fail``: called before each capture, may raise; ``launch``:
+    called before each replay with its number from 1, may refuse it; ``damage``: called after it, may spoil its work.
     """
 
     def __init__(self) -> None:
@@ -177,6 +177,7 @@ class FakeCapture(CaptureBackend):
         self.captures = self.replays = 0
         self.fail: Callable[[int], None] = lambda number: None
         self.damage: Callable[[int], None] = lambda number: None
+        self.launch: Callable[[int], None] = lambda number: None
         self.tapes: list[Tape] = []
         self.workspace = Workspace()
         self.static: Callable[[], set[int]] | None = None
@@ -221,6 +222,7 @@ class FakeCapture(CaptureBackend):
         def replay() -> None:
             assert not workspace.freed, "another graph of this stream was destroyed, and the workspace of all with it"
             self.replays += 1
+            self.launch(self.replays)
             self.log.append("replay")
             tape.play()
             self.damage(self.replays)
@@ -230,6 +232,9 @@ class FakeCapture(CaptureBackend):
 
     def wait(self) -> None:
         self.log.append("wait")
+
+    def trim(self) -> None:
+        self.log.append("trim")
 
 
 def allow(fake: FakeCapture, backbone: nn.Module, *heads: nn.Module) -> Graphs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import threading
@@ -40,12 +41,17 @@ class Graph:
     """A CUDA graph. ``invalid``: the next end of a capture fails, as after a call that no capture takes."""
 
     invalid = False
+    allocating: str | None = None
+    """The pool that memory is being taken from."""
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         Stream.log.append(f"begin in {pool}, {capture_error_mode}")
+        Graph.allocating = pool
 
     def capture_end(self) -> None:
         failed, Graph.invalid = Graph.invalid, False
+        if not failed:
+            Graph.allocating = None
         Stream.log.append("end fails" if failed else "end")
         if failed:
             raise RuntimeError("capture invalidated")
@@ -58,7 +64,7 @@ class Graph:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was called, in order; the current stream is "main" until another one is entered."""
     calls: list[str] = []
-    Stream.log, Stream.made, Graph.invalid = calls, 0, False
+    Stream.log, Stream.made, Graph.invalid, Graph.allocating = calls, 0, False, None
     main = Stream()
     main.name = "main"
     pools = iter(range(1, 99))
@@ -74,10 +80,20 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: f"pool {next(pools)}")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty the cache"))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_allocation, raising=False)
     monkeypatch.setattr(
-        torch._C, "_cuda_endAllocateToPool", lambda device, pool: calls.append(f"close {pool}"), raising=False
+        torch._C, "_cuda_releasePool", lambda device, pool: calls.append(f"release {pool}"), raising=False
     )
     return calls
+
+
+def end_allocation(device: int, pool: str) -> None:
+    """As PyTorch's: refuses where that pool is not being taken from."""
+    if Graph.allocating != pool:
+        raise RuntimeError("not currently recording to mempool_id")
+    Graph.allocating = None
+    Stream.log.append(f"close {pool}")
 
 
 def backend() -> CudaCapture:
@@ -93,7 +109,7 @@ def test_a_capture_is_made_on_its_own_stream_in_order_with_the_current_one(log: 
     assert gc.isenabled()
     replay()
     assert log == [
-        "wait for main", "wait for stream 2", "stream 2 waits for main", "enter stream 2",
+        "wait for main", "wait for stream 2", "empty the cache", "stream 2 waits for main", "enter stream 2",
         "begin in pool 1, thread_local", "step", "end", "leave stream 2", "main waits for stream 2", "replay",
     ]  # fmt: skip
 
@@ -112,15 +128,23 @@ def test_graphs_share_a_pool_as_long_as_there_are_any(log: list[str]) -> None:
     del one, two
     gc.collect()
     captures.capture(lambda numbers: None, NUMBERS)
-    assert [line for line in log if line.startswith("begin")] == [
-        f"begin in pool {number}, thread_local" for number in (1, 1, 2)
-    ]
+    assert [line for line in log if line.startswith(("begin", "empty"))] == [
+        "empty the cache", "begin in pool 1, thread_local", "begin in pool 1, thread_local",
+        "empty the cache", "begin in pool 2, thread_local",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not permitted"), KeyboardInterrupt("mine")])
 @pytest.mark.parametrize("invalid", [False, True])
-def test_a_capture_that_fails_is_ended_and_mended(log: list[str], error: BaseException, invalid: bool) -> None:
-    """The first error is the one that is told; torch is left as if no capture had been."""
+@pytest.mark.parametrize("old", [False, True])
+def test_a_capture_that_fails_is_ended_and_mended(
+    log: list[str], error: BaseException, invalid: bool, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first error is the one that is told; torch, old or new, is left as if no capture had been. Only a capture
+    that PyTorch could not end still counts as a user of its pool."""
+    if old:
+        monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateCurrentStreamToPool", end_allocation, raising=False)
 
     def step(numbers: Tensor) -> None:
         Graph.invalid = invalid
@@ -131,8 +155,8 @@ def test_a_capture_that_fails_is_ended_and_mended(log: list[str], error: BaseExc
     assert gc.isenabled()
     after = log[log.index("begin in pool 1, thread_local") + 1 :]
     assert after == [
-        "end fails" if invalid else "end", "close pool 1", "enter stream 3", "begin in None, thread_local", "end",
-        "leave stream 3",
+        *(["end fails", "close pool 1", "release pool 1"] if invalid else ["end"]),
+        "enter stream 3", "begin in None, thread_local", "end", "leave stream 3",
     ]  # fmt: skip
 
 
@@ -170,6 +194,35 @@ def test_a_wait_is_for_the_streams_that_steps_run_on(log: list[str], monkeypatch
     log.clear()
     captures.wait()
     assert log == [f"wait for {runs.name}", "wait for stream 2"]
+
+
+class Driver:
+    """CUDA's driver library. ``answer``: what it says to the second call."""
+
+    def __init__(self, log: list[str], answer: int) -> None:
+        self.log, self.answer = log, answer
+
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802 - the driver's name
+        device._obj.value = 70 + ordinal
+        return 0
+
+    def cuDeviceGraphMemTrim(self, device: Any) -> int:  # noqa: N802
+        self.log.append(f"trim {device.value}")
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [0, 3])
+def test_the_drivers_memory_of_graphs_is_given_back(
+    answer: int, log: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(log, answer))
+    captures = backend()
+    captures.device = torch.device("cuda", 1)
+    for allocator in ("native", "cudaMallocAsync"):
+        monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda allocator=allocator: allocator)
+        captures.trim()
+    assert log == ["trim 71"]
+    assert bool(answer) == ("the driver answers 3" in caplog.text)
 
 
 @pytest.mark.parametrize("second", ["wait", "capture"])

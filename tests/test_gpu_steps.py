@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from gpu_fakes import Clock
 
 from benchmarks import gpu_attention
-from benchmarks.gpu_attention import LIBRARY, attention_backends
+from benchmarks.gpu_attention import LIBRARY, PRODUCTS, attention_backends, by_products
 from benchmarks.gpu_budget import Allowance
 from benchmarks.gpu_forward import forward_widths
 from benchmarks.gpu_parts import graph_bytes
@@ -105,11 +105,26 @@ def test_attention_is_timed_by_backend_with_the_librarys_own_calls(monkeypatch: 
     for told in found.values():
         assert told["kv"] % 64 == 0
         for kind in ("masked", "unmasked"):
-            assert list(told[kind]) == [LIBRARY, "flash", "cudnn", "math"]
+            assert list(told[kind]) == [LIBRARY, PRODUCTS, "flash", "cudnn", "math"]
             assert told[kind]["math"] == told[kind][LIBRARY] == {"eager_ms": 1.0}
             assert "No viable backend" in told[kind]["cudnn"]["failed"]  # torch for the CPU has none
-    assert {len(masks) for _, masks in calls} == {backbone.decoder.spec.layers}
-    assert [masks[0] is None for _, masks in calls] == [False, False, False, True, True, True] * 2
+    layers = backbone.decoder.spec.layers
+    by_backend = [layers, 0, layers, layers]  # torch's choice, matrix products, flash, math
+    assert [len(masks) for _, masks in calls] == by_backend * 4
+    assert [masks[0] is None for _, masks in calls if masks] == [False, False, False, True, True, True] * 2
+
+
+@pytest.mark.parametrize("masks", [0, 1, 2])
+def test_attention_by_products_is_attention(masks: int) -> None:
+    """On views of a cache, with a mask for all sequences or one for each."""
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(2, 3, 5, 8, generator=generator)
+    keys, values = (torch.randn(2, 12, 3, 8, generator=generator)[:, :9].transpose(1, 2) for _ in range(2))
+    mask = torch.where(torch.rand(max(masks, 1), 1, 5, 9, generator=generator) < 0.3, -torch.inf, 0.0)
+    mask[..., 0] = 0
+    mask = mask if masks else None
+    expected = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    torch.testing.assert_close(by_products(queries, keys, values, attn_mask=mask), expected)
 
 
 def test_attention_that_is_not_pytorchs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

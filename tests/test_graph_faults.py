@@ -198,6 +198,36 @@ def test_a_replay_that_is_wrong_turns_graphs_off_and_the_run_goes_on(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("checked", [False, True], ids=["first", "later"])
+def test_a_launch_that_is_refused_turns_graphs_off_and_the_run_goes_on(
+    number: int, checked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where memory that a graph allocates is found no earlier than at its launch, or no longer."""
+    backbone, heads, fake = setup()
+    schedule = Rounds(2)
+    expected = draw(backbone, schedule, heads=heads, graphs="off")
+    firsts = first_replays(schedule)
+    chosen = firsts[number] if not checked else next(n for n in range(firsts[number], 999) if n not in firsts)
+
+    def refuse(count: int) -> None:
+        if count == chosen:
+            raise RuntimeError("CUDA error: out of memory")
+
+    fake.launch = refuse
+    with caplog.at_level(logging.WARNING):
+        results = [draw(backbone, schedule, heads=heads) for _ in range(2)]
+    assert all(same(result, expected) for result in results)
+    assert all(
+        result.report.graphs.startswith("off: a graph could not be replayed (CUDA error: out of memory)")
+        for result in results
+    )
+    assert fake.replays == chosen
+    assert len(caplog.records) == 1
+    assert (graphs_of(backbone).count, graphs_of(backbone)._tensors) == (0, {})
+    assert fake.log[-1] == "trim"
+
+
 def first_replays(schedule: Schedule) -> list[int]:
     """The numbers of those replays that are compared, in a run on a fresh toy; the list begins with a 0."""
     backbone, heads, fake = setup()

@@ -19,7 +19,6 @@ SETTINGS: dict[str, Callable[[Any], None]] = {
     "flash": torch.backends.cuda.enable_flash_sdp,
     "memory-efficient": torch.backends.cuda.enable_mem_efficient_sdp,
     "math": torch.backends.cuda.enable_math_sdp,
-    "cudnn": torch.backends.cuda.enable_cudnn_sdp,
 }
 
 

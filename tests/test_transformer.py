@@ -6,7 +6,9 @@ Proven against a textbook Llama in numpy, and against transformers' LlamaModel w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ import torch
 from torch import Tensor
 from toys import randomise
 
+from ssd_core import transformer
+from ssd_core.attention_kernels import without_cudnn_attention
 from ssd_core.transformer import CacheWindow, Decoder, DecoderSpec, HeadNorm, KVCache, rope_table, rotate
 
 LENGTH = 14
@@ -207,3 +211,81 @@ def as_transformers(decoder: Decoder) -> dict[str, Tensor]:
         else:
             state[name] = tensor
     return state
+
+
+def cudnn() -> bool:
+    return torch.backends.cuda.cudnn_sdp_enabled()
+
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture
+def cudnn_on() -> Iterator[None]:
+    before = cudnn()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.usefixtures("cudnn_on")
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_switch_of_cudnns_attention_is_put_back(wanted: bool) -> None:
+    """As the user had it, after errors and when entered twice; on other devices nobody touches it."""
+    torch.backends.cuda.enable_cudnn_sdp(wanted)
+    with without_cudnn_attention(torch.device("cpu")):
+        assert cudnn() is wanted
+    with without_cudnn_attention(CUDA):
+        with suppress(ZeroDivisionError), without_cudnn_attention(CUDA):
+            assert not cudnn()
+            raise ZeroDivisionError
+        assert not cudnn()
+    assert cudnn() is wanted
+
+
+@pytest.mark.usefixtures("cudnn_on")
+def test_threads_put_the_switch_back_in_any_order() -> None:
+    inside, leave, seen = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with without_cudnn_attention(CUDA):
+            inside.set()
+            assert leave.wait(20)
+            seen.append(cudnn())
+
+    thread = threading.Thread(target=other)
+    with without_cudnn_attention(CUDA):
+        thread.start()
+        assert inside.wait(20)
+    assert not cudnn()  # the first to come has gone, the other is still there
+    leave.set()
+    thread.join(20)
+    assert seen == [False]
+    assert cudnn()
+
+
+@pytest.mark.usefixtures("cudnn_on")
+def test_a_forward_keeps_cudnns_attention_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its own device, around every layer, with and without a cache."""
+    asked: list[torch.device] = []
+
+    @contextmanager
+    def as_on_a_gpu(device: torch.device) -> Iterator[None]:
+        asked.append(device)
+        with without_cudnn_attention(CUDA):
+            yield
+
+    seen: list[bool] = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(transformer, "without_cudnn_attention", as_on_a_gpu)
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *tensors, **options: (seen.append(cudnn()), attend(*tensors, **options))[1],
+    )
+    decoder = make("grouped")
+    decoder(inputs(), tables())
+    Fed(decoder, 2).feed(inputs(), 0, 4)
+    assert seen == [False] * 2 * decoder.spec.layers
+    assert asked == [torch.device("cpu")] * 2
+    assert cudnn()
