@@ -25,7 +25,10 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-READY = "window.app?.graph && window.app?.extensionManager?.setting"
+READY = (
+    "window.app?.graph?.nodes.length && window.app.extensionManager?.setting"
+    " && window.app.extensionManager.workflow?.activeWorkflow"
+)
 # What the page complains of without us: hosts that it may not reach, files that this old server does not have.
 NOISE = re.compile(
     r"Failed to load resource|Content Security Policy|Content Securit|core workflow templates|Jobs API|fetch jobs"
@@ -128,7 +131,7 @@ class ComfyPage:
 
     def ready(self) -> None:
         """Wait until the page can be used."""
-        self.page.wait_for_function(READY, timeout=60_000)
+        self.page.wait_for_function(READY)
         self.pause(1.0)
         self.page.keyboard.press("Escape")
 
@@ -143,7 +146,7 @@ class ComfyPage:
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        urllib.request.urlopen(request, timeout=20).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
     def pause(self, seconds: float) -> None:
         """Let the page go on."""
@@ -213,11 +216,23 @@ class ComfyPage:
         return seen
 
     def settled(self, node: str) -> dict[str, Any]:
-        """What the widget of a node shows when its marks have faded."""
-        self.pause(0.6)
-        seen = self.look(node)
-        assert seen is not None
-        return seen
+        """What the widget of a node shows when its marks have faded and its pictures are decoded.
+
+        That is when two looks are alike that are six tenths of a second and two frames of the page apart.
+        """
+        before, end = None, time.monotonic() + 60
+        while True:
+            self.page.evaluate(
+                """() => new Promise((done) => {
+                    setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 600);
+                })"""
+            )
+            seen = self.look(node)
+            assert seen is not None
+            if seen == before:
+                return seen
+            assert time.monotonic() < end, f"the widget does not come to rest: {before}, {seen}"
+            before = seen
 
     def widget_picture(self, node: str) -> Image.Image:
         """What lies on the widget's canvas, cut to the part that is painted."""
@@ -254,6 +269,13 @@ class ComfyPage:
         self.screenshot("timeout")
         raise AssertionError(f"the widgets show {looks}, expected {condition!r} within {timeout:.0f} s")
 
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
+        """Ask again and again, until it is so."""
+        end = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < end, f"it is not so after {timeout:.0f} s"
+            self.pause(0.05)
+
     def wait_idle(self) -> None:
         """Wait until the server has nothing left to do."""
         self._wait_empty(self.pause)
@@ -261,7 +283,7 @@ class ComfyPage:
     def _wait_empty(self, pause: Callable[[float], None], timeout: float = 240.0) -> None:
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            with urllib.request.urlopen(f"{self.url}/prompt", timeout=20) as answer:
+            with urllib.request.urlopen(f"{self.url}/prompt", timeout=60) as answer:
                 if json.load(answer)["exec_info"]["queue_remaining"] == 0:
                     return
             pause(0.1)

@@ -62,13 +62,13 @@ def kill_when(ready: Callable[[], bool], *arguments: object) -> None:
     """Starts a command in a process of its own and kills it, without a chance to tidy up, as soon as ``ready``."""
     command = [sys.executable, str(TESTS / "distill_worker.py"), *map(str, arguments)]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not ready():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert process.wait(timeout=300) == -signal.SIGKILL
 
 
 def shards(folder: Path) -> dict[str, object]:
@@ -96,7 +96,7 @@ def whole_way(ssd: Callable[..., str], model: list[object], size: str, prompt: s
     kill_when(lambda: len(list(one.glob("*.safetensors"))) >= 2, *collect, "-o", one)
     assert 2 <= len(shards(one)) < 20
     said = ssd(*collect, "-o", one)
-    left = int(re.search(r"40 pictures, (\d+) still to draw, about \d+ s of drawing", said)[1])  # type: ignore[index]
+    left = int(re.search(r"40 pictures, (\d+) still to draw, about \d+(?:\.\d)? (?:s|min) of drawing", said)[1])  # type: ignore[index]
     assert left in range(2, 40, 2)
     ssd(*collect, "-o", whole)
     assert shards(one) == shards(whole)
@@ -165,7 +165,7 @@ def test_every_family_goes_the_whole_way(
 def test_drawing_and_training_may_be_killed_before_any_file_operation(tmp_path: Path) -> None:
     """See ``killed_anywhere``: every place in turn; shards, state and heads end up as in an uninterrupted run."""
     command = [sys.executable, str(TESTS / "killed_anywhere.py"), str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     places = [int(number) for number in done.stdout.split()]
     assert places[0] >= 3 * 4  # each shard is opened, given its mode and renamed; folder and index
@@ -214,7 +214,7 @@ def test_two_processes_make_the_heads_of_one(ssd: Callable[..., str], tiny_model
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ssd_core"]
     for arguments in ([*collect, "-o", tmp_path / "two"], [*train, "-o", tmp_path / "two.safetensors"]):
         command = [*run, *map(str, arguments)]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, cwd=TESTS.parent)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=900, cwd=TESTS.parent)
         assert done.returncode == 0, done.stderr
     assert shards(tmp_path / "one") == shards(tmp_path / "two")
     one, two = heads_in(tmp_path / "one.training"), heads_in(tmp_path / "two.training")
@@ -261,7 +261,7 @@ def test_ctrl_c_writes_the_best_heads_so_far(tiny_model: Path, tmp_path: Path, s
     while not process.stdout.readline().startswith("step 1 "):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    said, err = process.communicate(timeout=60)
+    said, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "stopping" in err
     assert "stopped; " in said
@@ -283,7 +283,7 @@ def test_estimates_come_without_the_work(tiny_model: Path, tmp_path: Path, ssd: 
     """Of what is still to draw: nothing when all is there, a part's own share for a part."""
     collect = ["distill", "collect", "--model", tiny_model, "-o", tmp_path / "s", "--pictures", 24, "--threads", 1]
     said = ssd(*collect, "--size", "6x6", "--size", "4x6", "--estimate")
-    assert re.fullmatch(r"(\dx6: 24 pictures, about \d+ s of drawing, 0\.0 MB on disk\n){2}", said)
+    assert re.fullmatch(r"(\dx6: 24 pictures, about \d+(?:\.\d)? (?:s|min) of drawing, 0\.0 MB on disk\n){2}", said)
     assert shards(tmp_path / "s") == {}
     said = ssd(*collect, "--shard", "2/3")
     assert said.startswith("6x6: 24 pictures, 8 to draw in part 2 of 3, about ")

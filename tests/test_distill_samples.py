@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from safetensors import safe_open
 from toys import ToyBackbone, toy_heads
 
 from ssd_core import AR, Rolling, Sampling, SSDError, StopRequested, generate
+from ssd_core.distill import estimate
 from ssd_core.distill.estimate import estimate_drawing
 from ssd_core.distill.samples import Part, collect, digest, missing, read_samples
 
@@ -158,14 +161,16 @@ def test_a_stop_leaves_whole_shards_only(tmp_path: Path) -> None:
     assert sorted(files(tmp_path)) == ["index-3x4.json", "samples-3x4-00000.safetensors"]
 
 
-def test_the_estimate_is_of_the_right_size(tmp_path: Path) -> None:
+def test_the_estimate_is_of_the_right_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk to within a factor of two of what is written; time a positive number, proportional to the pictures."""
+    ticks = itertools.count()
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 1e-3))
     backbone = ToyBackbone(3, 4)
     options = {"grid": (3, 4), "batch": 2, "sampling": Sampling()}
     few = estimate_drawing(backbone, PROMPTS, **options)  # type: ignore[arg-type]
     assert few.seconds > 0
     many = estimate_drawing(backbone, PROMPTS * 1000, **options)  # type: ignore[arg-type]
-    assert many.seconds > 50 * few.seconds
+    assert many.seconds == pytest.approx(1000 * few.seconds)
     draw(tmp_path, backbone)
     written = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
     assert many.bytes == 1000 * few.bytes

@@ -23,7 +23,7 @@ def alive(comfy):
 def free(comfy):
     """Press Free and wait until the server has done it (it answers before that)."""
     comfy.free()
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         found = alive(comfy)
         if not any(found["alive"].values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import itertools
 
@@ -186,9 +187,19 @@ def test_another_tab_hears_nothing_of_the_run(comfy, comfy_server):
 
 
 def test_a_reloaded_page_hears_the_rest_of_the_run(comfy, comfy_server):
+    comfy.request("/probe/hold", {"row": 8})
     prompt_id = comfy.queue(picture(seed=115, grid="32x32", heads=graphs.NO_HEADS))
-    comfy.listener.wait(lambda events: sum(event.kind == "ssd.rows" for event in events) >= 3, 120)
-    with connected(comfy_server.url, comfy.id) as reloaded:
+
+    def held(events):
+        images = [event.data["images"] for event in events if event.kind == "ssd.rows"]
+        return images and images[-1] and images[-1][0]["rows_accepted"] >= 8
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(comfy.request, "/probe/hold", {})
+        comfy.listener.wait(held, 120)
+        reloaded = stack.enter_context(connected(comfy_server.url, comfy.id))
+        assert reloaded.listener.events  # it is connected
+        reloaded.request("/probe/hold", {})
         run = reloaded.wait(prompt_id)
         events = run.of("ssd.rows")
         assert events[0]["kind"] == "rows"

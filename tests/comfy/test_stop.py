@@ -14,9 +14,10 @@ pytestmark = pytest.mark.comfy
 
 # Sixteen checks of every row of four large pictures: long enough to be stopped at any point.
 LONG = {"preset": "custom", "mode": "rounds", "rounds": 16, "grid": "32x32", "batch_size": 4, "heads": graphs.NO_HEADS}
-# What the way through sockets, threads and ComfyUI's own end of a run may take on a busy machine, in seconds. The
-# measured latency is in benchmarks/comfy_overhead.py.
-SLACK = 1.5
+# What the way through sockets, threads and ComfyUI's own end of a run may take on a very busy machine, in seconds: this
+# is for a Stop that is not heard at all. How little is done after one is counted below, in pieces of work; the measured
+# latency is in benchmarks/comfy_overhead.py.
+SLACK = 15.0
 
 
 def check_quick(run, pressed):
@@ -106,7 +107,7 @@ def test_stop_during_the_first_moments(comfy):
         60,
     )
     comfy.interrupt()
-    run = comfy.wait(prompt_id, 30)
+    run = comfy.wait(prompt_id, 120)
     assert run.end == "execution_interrupted"
     kinds = [event["kind"] for event in run.of("ssd.rows")]
     assert kinds.count("begin") == kinds.count("end")
@@ -115,10 +116,10 @@ def test_stop_during_the_first_moments(comfy):
 
 @pytest.mark.parametrize(
     ("piece", "call", "batch"),
-    [("pixels of an image", 2, 4), ("a tensor of a file", 3, 1), ("a tensor of a file", 20, 1)],
+    [("a forward", 20, 1), ("pixels of an image", 2, 4), ("a tensor of a file", 3, 1), ("a tensor of a file", 20, 1)],
 )
-def test_stop_during_work_that_is_no_forward(comfy, piece, call, batch):
-    """While pixels are decoded or weights are read, Stop waits for the image or tensor at hand, not for the rest."""
+def test_stop_waits_for_the_piece_of_work_at_hand_alone(comfy, piece, call, batch):
+    """For the forward, or where pixels are decoded or weights are read for that image or tensor, not for the rest."""
     comfy.free()
     comfy.request("/probe/aim", {"piece": piece, "call": call})
     prompt_id = comfy.queue(picture(seed=210, batch_size=batch))
@@ -128,7 +129,7 @@ def test_stop_during_work_that_is_no_forward(comfy, piece, call, batch):
         time.sleep(0.02)
     pressed = time.monotonic()
     comfy.interrupt()
-    run = comfy.wait(prompt_id, 30)
+    run = comfy.wait(prompt_id, 120)
     assert run.end == "execution_interrupted"
     assert next(event.at for event in run.events if event.kind == run.end) - pressed < SLACK
     assert comfy.get("/probe/calls")[piece] == call

@@ -99,7 +99,7 @@ def test_stop_while_it_trains_keeps_the_heads_and_the_next_run_goes_on(comfy, co
     assert drawn.end == "execution_success"
     # With a little more time it is done soon: it draws nothing more, and its file takes the stopped one's place.
     pictures = {path.name: path.stat().st_mtime_ns for path in (work / "samples").iterdir()}
-    prompt["train"]["inputs"]["minutes"] = (seconds_of(work) + 15) / 60
+    prompt["train"]["inputs"]["minutes"] = (seconds_of(work) + 25) / 60
     prompt_id = comfy.queue(prompt)
     comfy.listener.wait(
         lambda events: any(e.kind == "progress" and e.data["prompt_id"] == prompt_id for e in events), 200

@@ -81,6 +81,7 @@ def open_page(request: pytest.FixtureRequest, chromium: Any, artifacts: Path) ->
     def open_one(frontend: str, renderer: str, **context: Any) -> ComfyPage:
         server = request.getfixturevalue({"pinned": "comfy_server", "newest": "newest_server"}[frontend])
         window = chromium.new_context(**{"viewport": {"width": 1600, "height": 1000}, **context})
+        window.set_default_timeout(240_000)  # on a busy machine ComfyUI's page alone can take a minute
         page = ComfyPage(window.new_page(), server.url, renderer == "nodes 2.0", artifacts)
         opened.append(page)
         page.open()

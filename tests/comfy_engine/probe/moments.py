@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from server import PromptServer
 
 # What can be held: the module and the name of the call that is one piece of it.
 PIECES = {
+    "a forward": (".ssd_core.engine", "Engine", "_feed"),
     "pixels of an image": (".ssd_core.generation", None, "_decode"),
     "a tensor of a file": (".ssd_core.tensor_files", "TensorInfo", "copy_to"),
 }
@@ -41,7 +43,9 @@ async def calls(request: web.Request) -> web.Response:
 def install(piece: str) -> None:
     """Counts the calls of a piece and lets the aimed one wait."""
     end, owner_name, name = PIECES[piece]
-    (module,) = (module for key, module in sys.modules.items() if key.endswith(end))
+    door = ".nodes.host.events"
+    (pack,) = (key.removesuffix(door) for key in sys.modules if key.endswith(door))
+    module = importlib.import_module(pack + end)  # the core is loaded at its first use
     owner = module if owner_name is None else getattr(module, owner_name)
     work: Callable[..., Any] = getattr(owner, name)
 
