@@ -17,9 +17,10 @@ _before = True
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     """On a CUDA device no ``scaled_dot_product_attention`` in here is cuDNN's.
 
-    Several releases of PyTorch prefer it on Hopper and later. It builds a plan for every new shape, which takes some
-    tenths of a second, and without graphs keys become longer with every step. A call cannot ask for its kernel, only
-    PyTorch's own switch can, which all threads share: the first one in turns it, the last one out turns it back.
+    By PyTorch's sources several of its releases prefer that on Hopper and later, and build a plan for every new shape:
+    users of other programs report some tenths of a second each, and without graphs keys become longer with every step.
+    A call cannot ask for its kernel, only PyTorch's own switch can, which all threads share: the first one in turns it,
+    the last one out turns it back.
     """
     global _inside, _before
     if device.type != "cuda":

@@ -187,7 +187,7 @@ def test_many_events_cost_one_painting_a_frame(fake: FakePage, record_property: 
             const before = fake.view.paints;
             const began = performance.now();
             let taken = 0;
-            while (performance.now() - began < 1000 || taken <= 500) {
+            while (performance.now() - began < (taken > 500 ? 1000 : 60_000)) {
                 for (let i = 0; i < 20; i += 1) {
                     event.seq += 1;
                     taken += fake.take(structuredClone(event)) ? 1 : 0;
